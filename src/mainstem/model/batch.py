@@ -1,0 +1,60 @@
+"""A batch: the unit that is admitted, appended and acknowledged as one.
+
+A batch keeps its payload as the client sent it. Its changes are expanded when the log is sealed, so that taking one
+in costs nothing per change but the decode that validates it.
+"""
+
+from enum import IntEnum
+
+import msgspec
+
+from mainstem.model.change import SourceId
+from mainstem.model.hlc import Hlc
+from mainstem.model.names import TableName
+from mainstem.model.position import LogPosition
+
+
+class Encoding(IntEnum):
+    """How a payload is written. The numbers are stored in the log: never reuse one."""
+
+    # The JSON text of the `events` array of the CDC protocol; the log stamps the clocks.
+    CDC_JSON = 1
+    # MessagePack of a list of `Change`, each with its own clock.
+    CHANGES = 2
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a door decoded and validated, not yet let in."""
+
+    source: SourceId
+    sequence: int
+    count: int
+    encoding: Encoding
+    payload: bytes
+    # Of the payload: tells a retry from another batch under the same sequence.
+    fingerprint: int
+    tables: frozenset[TableName]
+
+
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """A batch that passed the gate. Only `admission` builds one."""
+
+    batch: Batch
+
+
+class BatchHeader(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a frame of the log says of its batch, without the payload."""
+
+    first: LogPosition
+    count: int
+    hlc_first: Hlc
+    arrival_ms: int
+    source: SourceId
+    sequence: int
+    fingerprint: int
+    encoding: Encoding
+
+    @property
+    def last(self) -> LogPosition:
+        """The position of the batch's last change."""
+        return LogPosition(self.first + self.count - 1)
