@@ -131,13 +131,16 @@ class Dedup:
         known.stored = None
         return True
 
-    def persisted(self, source: SourceId) -> int | None:
-        """The sequence up to which every durable batch of the source is in the tables; None where there is none."""
+    def persisted(self, source: SourceId, below: int | None = None) -> int | None:
+        """The sequence up to which every durable batch of the source is in the tables; None where there is none.
+
+        Only sequences under `below` are looked at, where that is given.
+        """
         known = self._sources.get(source)
         if known is None:
             return None
-        lowest = known.unpersisted.lowest
-        return known.sequences.highest if lowest is None else known.sequences.highest_below(lowest)
+        bounds = [bound for bound in (known.unpersisted.lowest, below) if bound is not None]
+        return known.sequences.highest_below(min(bounds)) if bounds else known.sequences.highest
 
     def record(self, header: BatchHeader) -> None:
         """A batch is durable. Called in the log's order; a batch that the state has already changes nothing."""

@@ -77,6 +77,15 @@ class Intake:
         if outcomes:
             await asyncio.wait(outcomes)
 
+    def persisted(self, source: SourceId) -> int | None:
+        """The sequence up to which every batch of the source that was let in is in the tables; None where none is.
+
+        What is under way bounds it as well: an old batch that is sent again late is not in the tables yet, though
+        newer ones are.
+        """
+        below = min((sequence for name, sequence in self._under_way if name == source), default=None)
+        return self.gate.dedup.persisted(source, below)
+
     @property
     def under_way_count(self) -> int:
         """Batches that are neither durable nor failed."""

@@ -138,7 +138,7 @@ class CdcSession:
         if source in self._telling:
             self._telling[source] = True
             return
-        sequence = self._intake.gate.dedup.persisted(source)
+        sequence = self._intake.persisted(source)
         if sequence is not None:
             self._telling[source] = False
             self._queue(_Reply(partial(self._render_told, source, sequence)))
@@ -342,11 +342,13 @@ class CdcSession:
                 _log.error("an append failed", exc_info=failure, extra={"source": source, "sequence": sequence})
             nack = replies.nack(failure, now_ms=now_ms, sequence=sequence, correlation_id=correlation_id)
             self._stats.nacks[nack.reason] += 1
+            # While it was under way it held back what could be said of those after it.
+            self.tell_persisted(source)
             return (cdc.encode(nack),)
         if ticket.duplicate:
             self._stats.duplicates += 1
             # The tables may have it already, and then no watermark will say so again.
-            persisted = self._intake.gate.dedup.persisted(source)
+            persisted = self._intake.persisted(source)
             if persisted is not None and persisted >= sequence:
                 self.tell_persisted(source)
         else:
@@ -414,7 +416,7 @@ class CdcSession:
             self._refuse(error, 0, correlation_id)
             return
         self._host.settle(source)
-        sequence = self._intake.gate.dedup.persisted(source) or 0
+        sequence = self._intake.persisted(source) or 0
         self._queue(_Reply(lambda: (self._render_persisted(source, sequence, correlation_id), self._host.status())))
 
     def _flushed(self, flush: "asyncio.Task[None]") -> None:
