@@ -116,7 +116,8 @@ class Coverage:
         waiter = (position, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            await asyncio.wait_for(waiter[1], timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await waiter[1]
         except TimeoutError:
             return False
         finally:

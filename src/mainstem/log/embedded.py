@@ -404,7 +404,9 @@ class Log:
     async def _wait_for_work(self) -> None:
         timeout_s = self._next_check_s()
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes together with the event.
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
         except TimeoutError:
             pass
         self._wake.clear()

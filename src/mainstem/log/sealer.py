@@ -10,7 +10,10 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pyarrow as pa
@@ -56,6 +59,14 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
+class _NoPandas(MetaPathFinder):
+    """The first array makes pyarrow import pandas, which takes a second and 40 MB, and is of no use here."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname == "pandas":
+            raise ImportError(fullname)
+
+
 def _die_with_parent(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -73,8 +84,7 @@ def main() -> None:
     # Rows are many short-lived values without cycles.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
-    # The first array makes pyarrow import pandas, which takes a second and 40 MB, and is of no use here.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _NoPandas())
     pa.array(["warm"], pa.string())
     encode = msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:

@@ -116,7 +116,8 @@ class SealerProcess:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            await asyncio.wait_for(process.wait(), _CLOSE_TIMEOUT_S)
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await process.wait()
         except TimeoutError:
             await self._end(process)
         self._process = None
