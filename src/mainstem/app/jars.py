@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from mainstem.app.java import check_java
-from mainstem.model import Invalid, MainstemError, Overloaded
+from mainstem.model import Invalid, MainstemError
 
 # Each needs only what Spark ships already or what stands here too, so nothing else is fetched along with them.
 COORDINATES = (
@@ -63,7 +63,9 @@ def _fetch() -> list[Path]:
         for path in _resolve(Path(scratch)):
             shutil.copy(path, complete)
         if len(list(complete.glob("*.jar"))) != len(COORDINATES):
-            raise Overloaded(f"jars missing. expected={len(COORDINATES)} got={sorted(complete.iterdir())}", retry_after_s=60)
+            raise Overloaded(
+                f"jars missing. expected={len(COORDINATES)} got={sorted(complete.iterdir())}", retry_after_s=60
+            )
         if target.exists():
             shutil.rmtree(target)
         complete.rename(target)
@@ -84,9 +86,7 @@ def _resolve(scratch: Path) -> list[str]:
         quiet = jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream())
         settings = maven.loadIvySettings(str(settings_file), none, jvm.scala.Option.apply(str(scratch / "ivy")), quiet)
         no_exclusions = getattr(maven, "resolveMavenCoordinates$default$5")()
-        found = maven.resolveMavenCoordinates(
-            ",".join(COORDINATES), settings, none, False, no_exclusions, False, quiet
-        )
+        found = maven.resolveMavenCoordinates(",".join(COORDINATES), settings, none, False, no_exclusions, False, quiet)
         return [found.apply(i) for i in range(found.length())]
     except Py4JJavaError as error:
         raise Invalid(f"the jars could not be fetched from Maven. {error.java_exception.getMessage()}") from error

@@ -18,10 +18,14 @@ def check_java() -> Path:
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None or not Path(found).exists():
-        raise Invalid(f"Spark needs Java 17 or 21, and there is none{f' in JAVA_HOME={home}' if home else ''}. {ADVICE}")
+        raise Invalid(
+            f"Spark needs Java 17 or 21, and there is none{f' in JAVA_HOME={home}' if home else ''}. {ADVICE}"
+        )
     answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=30)
     version = _VERSION.search(answer.stderr + answer.stdout)
     major = int(version.group(1)) if version else 0
     if major < min(SUPPORTED):
-        raise Invalid(f"Spark needs Java 17 or 21, and {found} is {f'Java {major}' if major else 'not a Java'}. {ADVICE}")
+        raise Invalid(
+            f"Spark needs Java 17 or 21, and {found} is {f'Java {major}' if major else 'not a Java'}. {ADVICE}"
+        )
     return Path(found)

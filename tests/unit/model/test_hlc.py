@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mainstem.model import hlc
 from mainstem.model.errors import Invalid
 from mainstem.model.hlc import COUNTER_MAX, DRIFT_MS_MAX, HLC_MAX, Hlc, HlcClock

@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from mainstem.model import Change, Hlc, Invalid, Operation, Row, SourceId, Stamp, join, merge, row_of
 
 COLUMNS = ("a", "b", "c")
@@ -81,7 +82,9 @@ def _change(operation: Operation, clock: int, source: str = "s", **columns: obje
 
 
 def test_columns_written_apart_are_merged_apart() -> None:
-    row = merge([_change(Operation.INSERT, 1, a=1, b=1), _change(Operation.UPDATE, 3, b=3), _change(Operation.UPDATE, 2, a=2)])
+    row = merge(
+        [_change(Operation.INSERT, 1, a=1, b=1), _change(Operation.UPDATE, 3, b=3), _change(Operation.UPDATE, 2, a=2)]
+    )
     assert row.values() == {"a": 2, "b": 3}
 
 

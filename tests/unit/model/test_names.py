@@ -1,6 +1,7 @@
 """Names of tables: what producers may write, and what becomes of it."""
 
 import pytest
+
 from mainstem.model import Invalid, TableName, parse_table_name
 
 
