@@ -63,9 +63,7 @@ def _fetch() -> list[Path]:
         for path in _resolve(Path(scratch)):
             shutil.copy(path, complete)
         if len(list(complete.glob("*.jar"))) != len(COORDINATES):
-            raise Overloaded(
-                f"jars missing. expected={len(COORDINATES)} got={sorted(complete.iterdir())}", retry_after_s=60
-            )
+            raise Invalid(f"jars missing. expected={len(COORDINATES)} got={len(list(complete.iterdir()))}")
         if target.exists():
             shutil.rmtree(target)
         complete.rename(target)
@@ -78,7 +76,7 @@ def _resolve(scratch: Path) -> list[str]:
 
     settings_file = scratch / "ivysettings.xml"
     settings_file.write_text(_IVY_SETTINGS.format(cache=scratch / "ivy"))
-    gateway = launch_gateway()
+    gateway = launch_gateway()  # type: ignore[no-untyped-call]
     try:
         jvm = gateway.jvm
         maven = jvm.org.apache.spark.util.MavenUtils
