@@ -18,13 +18,13 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of what goes over HTTP: camelCase names, as the CDC protocol writes them."""
 
 
-class Health(Wire):
+class Health(Wire, frozen=True, kw_only=True):
     """Up is all it says; `/status` says how well."""
 
     status: str = "ok"
 
 
-class GatewayStatus(Wire):
+class GatewayStatus(Wire, frozen=True, kw_only=True):
     """The process that answers."""
 
     version: str
@@ -35,7 +35,7 @@ class GatewayStatus(Wire):
     connections: int
 
 
-class LogStatus(Wire):
+class LogStatus(Wire, frozen=True, kw_only=True):
     """The durable log. `durable` and `sealed` are positions."""
 
     durable: int
@@ -46,7 +46,7 @@ class LogStatus(Wire):
     last_error: str | None
 
 
-class BufferStatus(Wire):
+class BufferStatus(Wire, frozen=True, kw_only=True):
     """What is durable in the log and not yet in the tables."""
 
     event_count: int
@@ -57,7 +57,7 @@ class BufferStatus(Wire):
     next_flush_time: int | None
 
 
-class PipelineStatus(Wire):
+class PipelineStatus(Wire, frozen=True, kw_only=True):
     """The Spark process, as its supervisor sees it and as it reports itself."""
 
     state: str
@@ -72,7 +72,7 @@ class PipelineStatus(Wire):
     rss_bytes: int | None
 
 
-class TableStatus(Wire):
+class TableStatus(Wire, frozen=True, kw_only=True):
     """One table: the last change logged for it, the last one in it, and what stands in the way."""
 
     logged: int
@@ -82,7 +82,7 @@ class TableStatus(Wire):
     error: str | None
 
 
-class Status(Wire):
+class Status(Wire, frozen=True, kw_only=True):
     """The whole story. `state` is one of idle, receiving, flushing, recovering, error."""
 
     state: str
@@ -94,7 +94,7 @@ class Status(Wire):
     last_error: str | None
 
 
-class FlushedTable(Wire):
+class FlushedTable(Wire, frozen=True, kw_only=True):
     """Where a table stands after the flush."""
 
     covered: int
@@ -102,7 +102,7 @@ class FlushedTable(Wire):
     error: str | None
 
 
-class Flushed(Wire):
+class Flushed(Wire, frozen=True, kw_only=True):
     """The answer to a flush: `complete` means that every table covers `position`."""
 
     complete: bool
