@@ -39,6 +39,11 @@ class Documents:
         self._cache_bytes = 0
         self._lock = threading.Lock()
 
+    @property
+    def cached_bytes(self) -> int:
+        """How much is at hand, counted in bytes of the files."""
+        return self._cache_bytes
+
     def read(self, location: str) -> Stored:
         """The document at a location."""
         with self._lock:

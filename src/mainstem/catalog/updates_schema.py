@@ -1,7 +1,7 @@
 """Updates of what a table looks like: format version, schemas, partition specs, sort orders."""
 
 from mainstem.catalog.draft import LAST_ADDED, Draft, need
-from mainstem.catalog.metadata import PARTITION_ID_START, by_id, check_format_version
+from mainstem.catalog.metadata import PARTITION_ID_START, ROW_LINEAGE_VERSION, by_id, check_format_version
 from mainstem.catalog.schemas import Document, field_ids, highest_field_id
 from mainstem.model import Invalid
 
@@ -13,6 +13,9 @@ def upgrade_format_version(draft: Draft, update: Document) -> None:
         raise Invalid(f"Cannot downgrade v{current} table to v{version}")
     if version > current:
         draft.replace("format-version", version)
+        if version >= ROW_LINEAGE_VERSION:
+            # A snapshot may follow in the same commit.
+            draft.document.setdefault("next-row-id", 0)
 
 
 def add_schema(draft: Draft, update: Document) -> None:

@@ -43,6 +43,6 @@ def _decode(token: str) -> str | None:
     if not token:
         return None
     try:
-        return base64.urlsafe_b64decode(token.encode()).decode()
+        return base64.b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError) as error:
         raise Invalid(f"pageToken is not one of ours. got={token[:80]!r}") from error
