@@ -69,10 +69,11 @@ class TableWriter:
         segments: Sequence[Segment],
         rows_max: int = ROWS_PER_PASS_MAX,
         on_pass: Callable[[LogPosition], None] = lambda _: None,
+        go_on: Callable[[], bool] = lambda: True,
     ) -> LogPosition:
         """Bring in everything that the segments have and the table has not; returns what it covers then."""
         covered = self.covered()
-        while run := slice_for(self._name, segments, covered, rows_max):
+        while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
             covered = self._retried(run)
             on_pass(covered)
         return covered
