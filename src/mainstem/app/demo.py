@@ -98,7 +98,7 @@ async def _stream(url: str, shop: Shop, changes: int, console: Console) -> int:
                     receipts.append(await client.send(events, sequence=sequence))
                     if sequence % DUPLICATE_EVERY == 0:
                         again = await client.send(events, sequence=sequence)
-                        duplicates += await again.durable() == "duplicate"
+                        duplicates += (await again.durable()).duplicate
                     progress.advance(task, len(events))
                 for receipt in receipts:
                     await receipt.durable()

@@ -9,7 +9,7 @@ from pathlib import Path
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 
-from mainstem.admission import Dedup, Gate, Intake
+from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
@@ -56,7 +56,7 @@ class Gateway:
         self._flushing = 0
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        gate = Gate(dedup, backlog_bytes=self.backlog_bytes, backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
         self.door = CdcDoor(
             intake=Intake(gate, log),
             persisted=self,
@@ -205,7 +205,9 @@ class Gateway:
         pipeline = self._pipeline_status()
         tables = self._table_statuses()
         broken = [f"{name}: {table.error}" for name, table in tables.items() if table.error]
-        last_error = next(iter(broken), None) or stats.refusing or stats.last_error or pipeline.last_exit
+        last_error = (
+            next(iter(broken), None) or stats.refusing or stats.last_error or pipeline.error or pipeline.last_exit
+        )
         torn = self._log.recovered
         return http.Status(
             state=str(view.state),
@@ -257,7 +259,8 @@ class Gateway:
             last_lines=child.last_lines,
             reported_ms=self._reported_ms,
             checkpointed=self._report.checkpointed_position,
-            rss_bytes=self._report.rss_bytes,
+            memory=self._report.memory,
+            error=self._report.error,
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

@@ -32,7 +32,10 @@ class _Scrape(Collector):
         gauges = {
             "connections": ("Open CDC connections.", status.gateway.connections),
             "gateway_resident_bytes": ("Memory of the gateway.", status.gateway.rss_bytes),
-            "pipeline_resident_bytes": ("Memory of the pipeline's driver.", status.pipeline.rss_bytes or 0),
+            "pipeline_resident_bytes": (
+                "Memory of the JVM of the pipeline.",
+                status.pipeline.memory.get("jvm_rss_bytes", 0),
+            ),
             "pipeline_up": ("1 while the pipeline's process runs.", int(status.pipeline.running)),
             "log_durable_position": ("The last change that is durable.", status.log.durable),
             "log_sealed_position": ("The last change that is in a segment.", status.log.sealed),

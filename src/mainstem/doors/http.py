@@ -69,7 +69,8 @@ class PipelineStatus(Wire, frozen=True, kw_only=True):
     last_lines: list[str]
     reported_ms: int | None
     checkpointed: int
-    rss_bytes: int | None
+    memory: dict[str, int]
+    error: str | None
 
 
 class TableStatus(Wire, frozen=True, kw_only=True):
@@ -126,7 +127,8 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: int | None = None
     checkpointed_position: int = 0
     tables: dict[str, TableReport] = {}
-    rss_bytes: int | None = None
+    memory: dict[str, int] = {}
+    error: str | None = None
 
 
 class Operations(Protocol):
