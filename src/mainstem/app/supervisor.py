@@ -7,7 +7,6 @@ input, and asks the kernel to be told of our death: it does not outlive us even 
 import asyncio
 import ctypes
 import logging
-import os
 import signal
 import sys
 from collections import deque
@@ -113,7 +112,6 @@ class Supervisor:
             preexec_fn=die_with_parent,
             # Ctrl-C in a terminal reaches the whole group; the child is told by us, once the door is shut.
             start_new_session=True,
-            env=os.environ,
         )
         if self._stopping.is_set():
             self._process.terminate()
