@@ -81,13 +81,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A commit applied to what is current now. `location` is None where nothing changes."""
+    """A commit applied to what is current now. `pointer` is None where nothing changes."""
 
     ident: TableIdent
     base: Pointer | None
     base_document: Document | None
     document: Document
-    location: str | None
+    pointer: Pointer | None
 
 
 def _random_id() -> str:
@@ -203,8 +203,8 @@ class Catalog:
         ident = check_ident(namespace, name)
         with self._locks.hold([ident]):
             document = self._first_document(ident, new)
-            location = next_location(document, None, self._new_id())
-            done = self._swap([_Prepared(ident, None, None, document, location)])
+            pointer = _pointer(document, next_location(document, None, self._new_id()))
+            done = self._swap([_Prepared(ident, None, None, document, pointer)])
         if done is None:
             raise AlreadyExists(f"Table already exists: {ident}")
         return done[0]
@@ -285,9 +285,9 @@ class Catalog:
         )
         if after is before:
             return _Prepared(ident, base, before, before, None)
-        check_fence(base.covered, covered_position(after), commit.updates)
-        location = next_location(after, base.metadata_location, self._new_id())
-        return _Prepared(ident, base, before, after, location)
+        pointer = _pointer(after, next_location(after, base.metadata_location, self._new_id()))
+        check_fence(base.covered, pointer.covered, commit.updates)
+        return _Prepared(ident, base, before, after, pointer)
 
     def _prepare_create(self, commit: Commit, base: Pointer | None) -> _Prepared:
         ident = check_ident(commit.ident.namespace, commit.ident.name)
@@ -298,55 +298,56 @@ class Catalog:
             updates.append({"action": "set-location", "location": self._claim_location(ident)})
         document = update_rules.create(updates, uuid=self._new_id(), now_ms=self._clock.now_ms())
         self._files.claim_table(document["location"])
-        return _Prepared(ident, None, None, document, next_location(document, None, self._new_id()))
+        pointer = _pointer(document, next_location(document, None, self._new_id()))
+        return _Prepared(ident, None, None, document, pointer)
 
     def _swap(self, prepared: Sequence[_Prepared]) -> list[Loaded] | None:
         """Write the metadata files and swap the pointers. None: the race is lost and nothing is left behind."""
-        changed = [p for p in prepared if p.location is not None]
+        changed = [(p, p.pointer) for p in prepared if p.pointer is not None]
         written: dict[TableIdent, Stored] = {}
-        done = not changed
+        keep_files = False
         try:
-            for p in changed:
-                written[p.ident] = self._write(p)
-            done = done or self._store.swap([_swap_of(p) for p in changed])
+            for p, pointer in changed:
+                written[p.ident] = self._write(pointer.metadata_location, p.document)
+            swaps = [Swap(p.ident, p.base.metadata_location if p.base else None, pointer) for p, pointer in changed]
+            keep_files = not swaps or self._store.swap(swaps)
         except OutcomeUnknown:
             # The swap may have happened, so the files must stay.
-            done = True
+            keep_files = True
             raise
         finally:
-            if not done:
-                for p in changed:
-                    self._remove_quietly(p.location)
-        if not done:
+            if not keep_files:
+                for _, pointer in changed:
+                    self._remove_quietly(pointer.metadata_location)
+        if not keep_files:
             return None
-        for p in changed:
-            self._after(p, written[p.ident])
+        for p, pointer in changed:
+            self._documents.keep(pointer.metadata_location, written[p.ident])
+            self._announce(p.ident, pointer)
+            self._remove_old_metadata(p)
         return [self._loaded(p, written.get(p.ident)) for p in prepared]
 
     def _loaded(self, prepared: _Prepared, written: Stored | None) -> Loaded:
-        if written is not None:
-            return Loaded(prepared.location, written)
+        if prepared.pointer is not None and written is not None:
+            return Loaded(prepared.pointer.metadata_location, written)
         assert prepared.base is not None, "only a table that exists can be left unchanged"
         return Loaded(prepared.base.metadata_location, self._current(prepared.base))
 
-    def _write(self, prepared: _Prepared) -> Stored:
-        assert prepared.location is not None
+    def _write(self, location: str, document: Document) -> Stored:
         try:
-            return self._documents.write(prepared.location, prepared.document)
+            return self._documents.write(location, document)
         except OSError as error:
             raise Overloaded(f"metadata file cannot be written. got={error}", retry_after_s=1.0) from error
 
-    def _after(self, prepared: _Prepared, stored: Stored) -> None:
-        assert prepared.location is not None
-        self._documents.keep(prepared.location, stored)
-        self._announce(prepared.ident, _pointer(prepared.document, prepared.location))
-        if prepared.base_document is not None and prepared.document["properties"].get(
-            DELETE_OLD_METADATA_PROPERTY
-        ) in ("true", "True"):
-            kept = {entry["metadata-file"] for entry in prepared.document["metadata-log"]}
-            for entry in prepared.base_document["metadata-log"]:
-                if entry["metadata-file"] not in kept:
-                    self._remove_quietly(entry["metadata-file"])
+    def _remove_old_metadata(self, prepared: _Prepared) -> None:
+        """Remove the files that fell out of the metadata log, where the table asks for that."""
+        wanted = str(prepared.document["properties"].get(DELETE_OLD_METADATA_PROPERTY, ""))
+        if prepared.base_document is None or wanted.lower() != "true":
+            return
+        kept = {entry["metadata-file"] for entry in prepared.document["metadata-log"]}
+        for entry in prepared.base_document["metadata-log"]:
+            if entry["metadata-file"] not in kept:
+                self._remove_quietly(entry["metadata-file"])
 
     def _announce(self, ident: TableIdent, pointer: Pointer) -> None:
         if self._on_commit is None:
@@ -405,18 +406,11 @@ class Catalog:
             else:
                 self._files.remove(pointer.metadata_location)
 
-    def _remove_quietly(self, location: str | None) -> None:
+    def _remove_quietly(self, location: str) -> None:
         # A file that is left over costs space and nothing else.
-        if location is not None:
-            with suppress(OSError):
-                self._files.remove(location)
+        with suppress(OSError):
+            self._files.remove(location)
 
 
 def _pointer(document: Document, location: str) -> Pointer:
     return Pointer(location, document["location"], current_snapshot_id(document), covered_position(document))
-
-
-def _swap_of(prepared: _Prepared) -> Swap:
-    assert prepared.location is not None
-    expected = None if prepared.base is None else prepared.base.metadata_location
-    return Swap(prepared.ident, expected, _pointer(prepared.document, prepared.location))
