@@ -97,6 +97,7 @@ async def _stream(url: str, shop: Shop, changes: int, console: Console) -> int:
                 for sequence, events in enumerate(part, start=first):
                     receipts.append(await client.send(events, sequence=sequence))
                     if sequence % DUPLICATE_EVERY == 0:
+                        await receipts[-1].durable()
                         again = await client.send(events, sequence=sequence)
                         duplicates += (await again.durable()).duplicate
                     progress.advance(task, len(events))
