@@ -44,6 +44,12 @@ class Ticket:
         # Whether somebody else sent it first.
         self.duplicate = duplicate
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is known that the batch is not in the log."""
+        outcome = self.outcome
+        return outcome is not None and outcome.done() and (outcome.cancelled() or outcome.exception() is not None)
+
 
 class Intake:
     """Admits and appends. A batch that is sent again while the first one is under way shares its outcome.
@@ -60,7 +66,7 @@ class Intake:
         """Let a batch in. Raises Invalid or Overloaded where it is refused at once; does not wait for the disk."""
         place = (batch.source, batch.sequence)
         first = self._under_way.get(place)
-        if first is not None:
+        if first is not None and not first.failed:
             return self._join(first, batch)
         verdict = self.gate.admit(batch)
         if isinstance(verdict, Duplicate):
@@ -68,7 +74,7 @@ class Intake:
         ticket = Ticket(asyncio.ensure_future(self._appender.append(verdict)), batch.fingerprint, duplicate=False)
         assert ticket.outcome is not None
         self._under_way[place] = ticket
-        ticket.outcome.add_done_callback(lambda outcome: self._leave(place, outcome))
+        ticket.outcome.add_done_callback(lambda _: self._leave(place, ticket))
         return ticket
 
     async def settled(self, source: SourceId) -> None:
@@ -100,8 +106,9 @@ class Intake:
             )
         return Ticket(first.outcome, batch.fingerprint, duplicate=True)
 
-    def _leave(self, place: tuple[str, int], outcome: "asyncio.Future[Appended]") -> None:
-        self._under_way.pop(place, None)
-        if not outcome.cancelled():
-            # Marks the exception as seen: whoever sent the batch may be gone, and nobody else needs to hear of it.
-            outcome.exception()
+    def _leave(self, place: tuple[str, int], ticket: Ticket) -> None:
+        # A retry of a failed batch may have taken its place before this was called.
+        if self._under_way.get(place) is ticket:
+            del self._under_way[place]
+        # Asking marks the exception as seen: whoever sent the batch may be gone.
+        _ = ticket.failed

@@ -130,6 +130,9 @@ def _session(settings: PipelineSettings) -> SparkSession:
 
 def _join_pool(spark: SparkSession, pool: str) -> None:
     """Every thread's jobs get their share of the cores, however long the stages of the others are."""
+    jvm: Any = spark._jvm
+    # Spark looks up catalogs in the configuration of the thread's session, and a new thread has none.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{pool}-{threading.get_ident()}")
 
 
@@ -181,6 +184,7 @@ def _jvm_memory(spark: SparkSession) -> dict[str, int]:
 def main(arguments: list[str]) -> int:
     """`python -m mainstem.pipeline.runner SETTINGS`: the settings as JSON text, or a file of it after an @."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     (text,) = arguments
     run(PipelineSettings.from_json(Path(text[1:]).read_bytes() if text.startswith("@") else text))
     return 0

@@ -46,6 +46,7 @@ class SegmentStream:
             raise failure
         carried, last = self._carried, self._query.lastProgress
         if carried is not None and last is not None and int(last["batchId"]) >= carried[0]:
+            self._carried = None if self._carried == carried else self._carried
             self._progress.checkpointed(*carried)
 
     def stop(self, before: Callable[[], None]) -> None:
