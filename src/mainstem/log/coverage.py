@@ -52,6 +52,7 @@ class Coverage:
         self._watermark = start
         self._segments: deque[SegmentInfo] = deque()
         self._tables: dict[TableName, _Table] = {}
+        self._bytes_behind = 0
         self._waiters: list[tuple[LogPosition, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[LogPosition], None]] = []
 
@@ -59,6 +60,11 @@ class Coverage:
     def watermark(self) -> LogPosition:
         """Every change up to here is committed in its table."""
         return self._watermark
+
+    @property
+    def bytes_behind(self) -> int:
+        """Sealed, and not yet in the tables: of all of them together."""
+        return self._bytes_behind
 
     def sealed(self, segment: SegmentInfo) -> None:
         """A segment was sealed. They come in log order, each once."""
@@ -73,6 +79,7 @@ class Coverage:
                 table.behind.append(_Part(part.last, part.count, share))
                 table.changes_behind += part.count
                 table.bytes_behind += share
+                self._bytes_behind += share
         self._advance()
 
     def covered(self, name: TableName, position: LogPosition) -> None:
@@ -85,6 +92,7 @@ class Coverage:
             part = table.behind.popleft()
             table.changes_behind -= part.changes
             table.bytes_behind -= part.bytes
+            self._bytes_behind -= part.bytes
         self._advance()
 
     def lag(self) -> dict[TableName, TableLag]:

@@ -303,6 +303,11 @@ class Log:
         return self._sealed
 
     @property
+    def unsealed_bytes(self) -> int:
+        """Durable, and not yet in a segment."""
+        return self._unsealed_bytes
+
+    @property
     def utilization(self) -> float:
         """How full the fuller of the two buffers is: waiting for the disk, waiting for the sealer. 1.0 refuses."""
         return max(
