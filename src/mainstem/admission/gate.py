@@ -3,7 +3,7 @@
 Order of the questions: who (authentication, later), how much (limits; rates, later), seen before (dedup).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -23,9 +23,13 @@ class Duplicate(msgspec.Struct, frozen=True, gc=False):
 class Gate:
     """Answers `Admitted` or `Duplicate`, or raises what the caller must do instead."""
 
-    def __init__(self, dedup: Dedup, limits: Limits | None = None) -> None:
+    def __init__(
+        self, dedup: Dedup, limits: Limits | None = None, backlog_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
         self.dedup = dedup
         self.limits = limits or Limits()
+        # What is durable and not yet in the tables.
+        self._backlog_bytes = backlog_bytes
         self._names: dict[str, TableName] = {}
 
     def admit(self, batch: Batch) -> Admitted | Duplicate:
@@ -38,6 +42,8 @@ class Gate:
             )
         if self.dedup.look(batch.source, batch.sequence, batch.fingerprint) is Seen.SAME:
             return Duplicate(batch)
+        # Asked last: a batch that is durable already takes no room, and is told so even when there is none.
+        self.limits.check_backlog(self._backlog_bytes())
         return Admitted(batch)
 
     def tables(self, names: Iterable[str]) -> frozenset[TableName]:

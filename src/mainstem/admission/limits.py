@@ -6,7 +6,7 @@ in a module of their own once they exist; `Gate.admit` is where they will be ask
 
 from dataclasses import dataclass
 
-from mainstem.model.errors import Invalid
+from mainstem.model.errors import Invalid, Overloaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,9 @@ class Limits:
     payload_bytes_max: int = 4 * 1024 * 1024
     event_bytes_max: int = 1024 * 1024
     events_max: int = 10_000
+    # Durable and not yet in the tables: the disk is not endless.
+    backlog_bytes_max: int = 4 * 1024 * 1024 * 1024
+    backlog_retry_s: float = 5.0
     source_length_max: int = 256
     # Names of tables that are kept parsed.
     names_cached_max: int = 8_192
@@ -33,6 +36,14 @@ class Limits:
         """Refuse a change that is too large."""
         if size_bytes > self.event_bytes_max:
             raise TooLarge("event", "bytes", self.event_bytes_max, size_bytes, reason="event_too_large")
+
+    def check_backlog(self, size_bytes: int) -> None:
+        """Refuse to take in more while the tables are too far behind."""
+        if size_bytes >= self.backlog_bytes_max:
+            raise Overloaded(
+                f"the tables are behind. expected=less than {self.backlog_bytes_max} bytes waiting got={size_bytes}",
+                retry_after_s=self.backlog_retry_s,
+            )
 
     def check_count(self, count: int) -> None:
         """Refuse a batch without changes, or with too many."""
