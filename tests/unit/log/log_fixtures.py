@@ -60,11 +60,14 @@ class InlineSealer:
     def __init__(self) -> None:
         self.failures: list[Exception] = []
         self.sealed: list[list[Path]] = []
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
 
     async def start(self, lock_fd: int) -> None:
         pass
 
     async def seal(self, files: list[Path], scratch: Path, target: Path) -> None:
+        await self.may_go_on.wait()
         if self.failures:
             raise self.failures.pop(0)
         self.sealed.append(files)
