@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.log import frames
@@ -61,6 +61,7 @@ def golden_batches() -> list[tuple[BatchHeader, bytes]]:
     ]
 
 
+@settings(deadline=None)
 @given(headers, st.binary(max_size=200), st.binary(max_size=20))
 def test_a_frame_comes_back_as_it_went_in(header: BatchHeader, payload: bytes, before: bytes) -> None:
     data = before + encoded(header, payload)
@@ -69,6 +70,7 @@ def test_a_frame_comes_back_as_it_went_in(header: BatchHeader, payload: bytes, b
     assert (frame.header, bytes(frame.payload), frame.end) == (header, payload, len(data))
 
 
+@settings(deadline=None)
 @given(headers, st.binary(max_size=50), st.data())
 def test_a_cut_frame_needs_more(header: BatchHeader, payload: bytes, data: st.DataObject) -> None:
     whole = encoded(header, payload)
@@ -76,6 +78,7 @@ def test_a_cut_frame_needs_more(header: BatchHeader, payload: bytes, data: st.Da
     assert isinstance(frames.decode(whole[:cut], 0), frames.NeedMore)
 
 
+@settings(deadline=None)
 @given(headers, st.binary(max_size=50), st.data())
 def test_a_flipped_bit_is_never_taken_for_a_frame(header: BatchHeader, payload: bytes, data: st.DataObject) -> None:
     whole = bytearray(encoded(header, payload))
@@ -86,6 +89,7 @@ def test_a_flipped_bit_is_never_taken_for_a_frame(header: BatchHeader, payload: 
         pass
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_any_bytes_have_an_answer(data: bytes, offset: int) -> None:
     try:

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.log import frames, recovery
@@ -56,6 +56,7 @@ def scan(data: bytes, *, is_last: bool = True) -> recovery.Scan:
         return recovery.scan(WalFile(path, LogPosition(1)), is_last=is_last)
 
 
+@settings(deadline=None)
 @given(groups, st.data())
 def test_a_crash_at_any_byte_keeps_every_whole_frame(shape: list[list[int]], data: st.DataObject) -> None:
     written = Written(shape)
@@ -67,6 +68,7 @@ def test_a_crash_at_any_byte_keeps_every_whole_frame(shape: list[list[int]], dat
     assert found.file.bytes == (whole[-1] if whole else 0)
 
 
+@settings(deadline=None)
 @given(groups, st.data())
 def test_a_bad_byte_before_the_last_group_is_corrupt(shape: list[list[int]], data: st.DataObject) -> None:
     written = Written([*shape, [1]])
@@ -79,6 +81,7 @@ def test_a_bad_byte_before_the_last_group_is_corrupt(shape: list[list[int]], dat
     assert caught.value.place.endswith(f".wal:{start}")
 
 
+@settings(deadline=None)
 @given(groups, st.data())
 def test_the_last_group_may_reach_the_disk_in_any_order(shape: list[list[int]], data: st.DataObject) -> None:
     """A power cut can leave a later frame of a group whole and an earlier one not: it was not acknowledged."""
@@ -92,6 +95,7 @@ def test_the_last_group_may_reach_the_disk_in_any_order(shape: list[list[int]], 
     assert found.torn_bytes == len(torn) - start
 
 
+@settings(deadline=None)
 @given(groups, st.data())
 def test_only_the_last_file_may_be_torn(shape: list[list[int]], data: st.DataObject) -> None:
     written = Written(shape)
@@ -106,6 +110,7 @@ def test_a_missing_frame_is_a_gap() -> None:
         scan(written.data[: written.ends[0]] + written.data[written.ends[1] :])
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_rubbish_after_the_last_frame_is_torn(tail: bytes) -> None:
     written = Written([[1], [2]])
