@@ -173,7 +173,7 @@ def operations_router(operations: Operations) -> Router:
         return Response(answer, status_code=504, headers={"Retry-After": "5"})
 
     @post("/v1/pipeline/report", status_code=204, include_in_schema=False)
-    async def report(data: Annotated[PipelineReport, JSONBody()]) -> None:
+    async def report(data: JSONBody[PipelineReport]) -> None:
         operations.report(data)
 
     return Router(path="/", route_handlers=[health, status, metrics, flush, report])
