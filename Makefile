@@ -22,7 +22,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@test -x $(VENV)/bin/uv || $(PY) -m pip install --quiet --disable-pip-version-check uv
 	@echo "installing the locked dependencies"
-	@$(VENV)/bin/uv pip sync --quiet --python $(PY) --require-hashes requirements/dev.txt
+	@$(VENV)/bin/uv pip sync --quiet --compile-bytecode --python $(PY) --require-hashes requirements/dev.txt
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -45,6 +45,11 @@ class Ticket:
         self.duplicate = duplicate
 
     @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.outcome is None or self.outcome.done()
+
+    @property
     def failed(self) -> bool:
         """Whether it is known that the batch is not in the log."""
         outcome = self.outcome
@@ -89,7 +94,10 @@ class Intake:
         What is under way bounds it as well: an old batch that is sent again late is not in the tables yet, though
         newer ones are.
         """
-        below = min((sequence for name, sequence in self._under_way if name == source), default=None)
+        below = min(
+            (number for (name, number), ticket in self._under_way.items() if name == source and not ticket.done),
+            default=None,
+        )
         return self.gate.dedup.persisted(source, below)
 
     @property

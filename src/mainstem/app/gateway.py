@@ -132,9 +132,9 @@ class Gateway:
         """Every change up to here is in its tables."""
         return self._coverage.watermark
 
-    def subscribe(self, on_advance: Callable[[LogPosition], None], /) -> Callable[[], None]:
+    def on_advance(self, listener: Callable[[LogPosition], None], /) -> Callable[[], None]:
         """Hear of each new watermark."""
-        return self._coverage.on_advance(on_advance)
+        return self._coverage.on_advance(listener)
 
     def backlog_bytes(self) -> int:
         """Durable, and not yet in the tables."""

@@ -10,6 +10,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
+from mainstem.app.address import read_address
 from mainstem.app.config import Config
 from mainstem.model import MainstemError, Overloaded
 from mainstem.runtime.clock import SystemClock
@@ -17,14 +18,6 @@ from mainstem.runtime.clock import SystemClock
 START_S_MAX = 30.0
 STOP_S_MAX = 60.0
 POLL_S = 0.01
-ADDRESS_FILE = "gateway.json"
-
-
-class Address(msgspec.Struct, frozen=True):
-    """Where a running gateway listens. It writes this into its data folder once it does."""
-
-    pid: int
-    url: str
 
 
 class ServerProcess:
@@ -79,11 +72,10 @@ class ServerProcess:
 
     async def _wait_until_up(self, began_s: float) -> None:
         assert self._process is not None
-        path = self.data / ADDRESS_FILE
         while self._clock.monotonic_s() - began_s < START_S_MAX:
             if self._process.poll() is not None:
                 raise MainstemError(f"the server did not start. log={self._tail()}")
-            address = _read_address(path)
+            address = read_address(self.data)
             if address is not None and address.pid == self._process.pid:
                 self.url = address.url
                 self._port = int(address.url.rsplit(":", 1)[1])
@@ -125,10 +117,3 @@ class ServerProcess:
 
     def _tail(self) -> str:
         return (self.data / "gateway.log").read_text(errors="replace")[-2000:]
-
-
-def _read_address(path: Path) -> Address | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Address)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None

@@ -16,9 +16,9 @@ import msgspec
 import uvicorn
 import uvloop
 
+from mainstem.app.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.config import Config
 from mainstem.app.gateway import Gateway
-from mainstem.app.process import ADDRESS_FILE, Address
 from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
@@ -50,7 +50,7 @@ async def _serve(config: Config, data: Path) -> None:
     listener = _listen(config.server.host, config.server.port)
     gateway = await Gateway.open(config, data)
     url = f"http://{config.server.host}:{listener.getsockname()[1]}"
-    server = _Server(gateway, data / ADDRESS_FILE, url)
+    server = _Server(gateway, data, url)
     pipeline = _supervise(config, data, url) if config.pipeline.enabled else None
     # What is there now lives as long as the process: the collector need not look at it again and again.
     gc.collect()
@@ -111,7 +111,7 @@ def _supervise(config: Config, data: Path, url: str) -> Supervisor:
 class _Server(uvicorn.Server):
     """uvicorn, told by us when to stop, and telling others where it listens."""
 
-    def __init__(self, gateway: Gateway, address_path: Path, url: str) -> None:
+    def __init__(self, gateway: Gateway, data: Path, url: str) -> None:
         super().__init__(
             uvicorn.Config(
                 gateway.app(),
@@ -124,15 +124,13 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=5,
             )
         )
-        self._address_path = address_path
+        self._data = data
         self._url = url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        scratch = self._address_path.with_suffix(".tmp")
-        scratch.write_bytes(msgspec.json.encode(Address(pid=os.getpid(), url=self._url)))
-        scratch.rename(self._address_path)
-        print(f"mainstem listens on {self._url} (data in {self._address_path.parent})", flush=True)
+        write_address(self._data, Address(pid=os.getpid(), url=self._url))
+        print(f"mainstem listens on {self._url} (data in {self._data})", flush=True)
 
     @contextmanager
     def capture_signals(self) -> Iterator[Any]:

@@ -201,7 +201,9 @@ class CdcClient:
             source_do_id=self.source,
             last_ack_sequence=self._last_acked,
         )
-        await socket.send(cdc.encode(hello))
+        # A server that is full or stops closes at once; it says why before, so listen even if it no longer does.
+        with suppress(*_UNREACHABLE):
+            await socket.send(cdc.encode(hello))
         async with asyncio.timeout(self._open_timeout_s):
             while True:
                 answer = cdc.decode_server(await socket.recv())

@@ -39,6 +39,7 @@ class MemoryLake:
         self._dedup = dedup
         self._clock = clock
         self._by_hand = by_hand
+        self._arrived = asyncio.Event()
         self._listeners: list[Callable[[LogPosition], None]] = []
 
     def append(self, admitted: Admitted) -> "asyncio.Future[MemoryAppended]":
@@ -48,9 +49,16 @@ class MemoryLake:
             outcome.set_exception(self.refusal)
             return outcome
         self.pending.append((admitted.batch, outcome))
+        self._arrived.set()
         if not self._by_hand:
             self.make_durable()
         return outcome
+
+    async def until_pending(self, count: int) -> None:
+        """Wait until so many batches are on their way to the disk."""
+        while len(self.pending) < count:
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def make_durable(self, count: int | None = None) -> None:
         """The oldest pending batches, or all of them, are on disk now."""
@@ -81,10 +89,10 @@ class MemoryLake:
         for listener in list(self._listeners):
             listener(self.watermark)
 
-    def subscribe(self, on_advance: Callable[[LogPosition], None]) -> Callable[[], None]:
+    def on_advance(self, listener: Callable[[LogPosition], None]) -> Callable[[], None]:
         """Hear of the watermark."""
-        self._listeners.append(on_advance)
-        return lambda: self._listeners.remove(on_advance)
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     async def flush(self, timeout_s: float) -> LogPosition:
         """Everything durable is in the tables."""

@@ -59,8 +59,8 @@ class Persisted(Protocol):
     @property
     def watermark(self) -> LogPosition: ...
 
-    def subscribe(self, on_advance: Callable[[LogPosition], None], /) -> Callable[[], None]:
-        """Call `on_advance` on the event loop whenever the watermark moved; returns what ends that."""
+    def on_advance(self, listener: Callable[[LogPosition], None], /) -> Callable[[], None]:
+        """Call `listener` on the event loop whenever the watermark moved; the answer takes it off again."""
 
 
 class Flusher(Protocol):

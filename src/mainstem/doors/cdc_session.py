@@ -368,7 +368,8 @@ class CdcSession:
 
     def _render_greeting(self, source: SourceId, correlation_id: str | None) -> tuple[bytes, ...]:
         self._host.settle(source)
-        self.tell_persisted(source)
+        if source not in self._telling:
+            self.tell_persisted(source)
         greeting = replies.ack(
             now_ms=self._clock.now_ms(),
             sequence=self._intake.gate.dedup.highest(source),

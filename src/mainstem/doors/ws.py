@@ -1,7 +1,7 @@
 """The WebSocket door: CDC connections at `/ws`. Owns the connections and what they share, not their sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -53,7 +53,7 @@ class CdcDoor:
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._unsubscribe = persisted.subscribe(self._on_advance)
+        self._unsubscribe: Callable[[], None] | None = persisted.on_advance(self._on_advance)
 
     @property
     def connection_count(self) -> int:
@@ -85,7 +85,10 @@ class CdcDoor:
                 self._empty.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse what is new, answer what is under way, close every connection. Whether all closed in time."""
+        """Refuse what is new, answer what is under way, close every connection. Whether all closed in time.
+
+        To be called before the server is told to stop, which would cut the connections off.
+        """
         self._draining = True
         for session in list(self._sessions):
             session.drain()
@@ -95,7 +98,9 @@ class CdcDoor:
         except TimeoutError:
             return False
         finally:
-            self._unsubscribe()
+            if self._unsubscribe is not None:
+                self._unsubscribe()
+                self._unsubscribe = None
         return True
 
     # What a session asks for

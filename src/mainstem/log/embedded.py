@@ -104,7 +104,8 @@ class Log:
         sealer: Sealer | None = None,
     ) -> "Log":
         """Recover what is there and go on after it. Raises `Corrupt` rather than skip anything."""
-        companion = companion or NoCompanion()
+        # Not `or`: a companion that is empty yet may count as false.
+        companion = NoCompanion() if companion is None else companion
         disk = disk or OsDisk()
         for folder in (settings.wal_folder, settings.segments_folder, settings.scratch_folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -22,19 +22,13 @@ from mainstem.tables.types import STRING, VARIANT, Kind
 DELETE = "delete"
 
 
-def keys_of(rows: DataFrame) -> DataFrame:
-    """Every key that the batch touches, once."""
-    return rows.select(sf.col("key").alias(KEY)).distinct()
+def latest_rows(rows: DataFrame, last: DataFrame, columns: Sequence[Column]) -> DataFrame:
+    """The new rows of a batch of whole rows whose clocks grow with their positions: each key's last row.
 
-
-def latest_rows(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """The new rows of a batch of whole rows whose clocks grow with their positions.
-
-    Which row is a key's last is found on two narrow columns; the JSON of the losers is never read. The winners'
-    positions are broadcast, which a bounded batch allows.
+    `last` holds the `_position` of each key's last change. It is broadcast, so the JSON of the losers is never parsed.
     """
-    winners = rows.groupBy("key").agg(sf.max("position").alias("position")).select("position")
-    upserts = rows.where(sf.col("op") != DELETE).join(sf.broadcast(winners), "position", "left_semi")
+    is_last = sf.col("position") == last[POSITION]
+    upserts = rows.where(sf.col("op") != DELETE).join(last, is_last, "left_semi")
     parsed, values = with_values(upserts, columns)
     return parsed.select(
         *(value.alias(column.stored) for column, value in zip(columns, values, strict=True)),
