@@ -37,7 +37,7 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
     ours = {rows: await _ours(folder / f"ours-{rows}", rows) for rows in sizes}
     for rows in sizes:
         async with ServerProcess(folder / f"pyiceberg-{rows}", CONFIG) as server:
-            pyiceberg = await asyncio.to_thread(lambda: _timed_peer(_Pyiceberg(server.url, rows), rows))
+            pyiceberg = await asyncio.to_thread(_timed_pyiceberg, server.url, rows)
         peers = {
             "pyiceberg upsert": pyiceberg,
             "delta-rs merge": _timed_peer(_DeltaRs(folder / f"delta-{rows}", rows), rows),
@@ -77,7 +77,7 @@ async def _ours(folder: Path, rows: int) -> Taken:
             for size in BATCHES:
                 for _ in range(REPEATS + 1):
                     position = (await server.status())["log"]["durable"] + 1
-                    parts = [make_events(rng, min(1000, size - start), rows, "events") for start in range(0, size, 1000)]
+                    parts = [make_events(rng, min(1000, size), rows, "events") for _ in range(0, size, 1000)]
                     for receipt in [await client.send(part) for part in parts]:
                         await receipt.durable()
                     await server.flush(timeout_s=0.01)
@@ -88,6 +88,10 @@ async def _ours(folder: Path, rows: int) -> Taken:
         )
     # The first of each size compiles what the others use.
     return {int(size): statistics.median(times[1:]) for size, times in taken.items()}
+
+
+def _timed_pyiceberg(url: str, rows: int) -> Taken:
+    return _timed_peer(_Pyiceberg(url, rows), rows)
 
 
 def _timed_peer(peer: "_Pyiceberg | _DeltaRs", rows: int) -> Taken:

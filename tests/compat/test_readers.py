@@ -7,7 +7,6 @@ deletion vectors, and only with thousands of deletes over many files. The layout
 import random
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
@@ -17,6 +16,7 @@ from mainstem.app.jars import ensure_jars
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, connect_duckdb, delete, update
 from mainstem.pipeline.session import SessionSettings, build_session
+from mainstem.wire.cdc import CdcEvent
 
 ROUNDS = 20
 CHANGES_PER_ROUND = 15_000
@@ -43,7 +43,7 @@ def spark(live_server: ServerProcess) -> Iterator[SparkSession]:
     yield session
 
 
-def _changes(rng: random.Random, expected: Rows, round_: int) -> Iterator[dict[str, Any]]:
+def _changes(rng: random.Random, expected: Rows, round_: int) -> Iterator[CdcEvent]:
     for index in range(CHANGES_PER_ROUND):
         key = f"k{rng.randrange(KEYS)}"
         if rng.random() < 0.2:
