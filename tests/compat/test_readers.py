@@ -85,6 +85,8 @@ async def test_three_readers_see_the_same_rows(live_server: ServerProcess, spark
     by_spark = spark.sql(f"SELECT {columns} FROM live.default.{TABLE}").toArrow().to_pylist()
     assert _by_key([tuple(row.values()) for row in by_spark], "Spark") == expected
     # The test is of the right size: many files, and thousands of deletes that readers have to apply.
-    summary = table.current_snapshot().summary  # type: ignore[union-attr]
+    snapshot = table.current_snapshot()
+    assert snapshot is not None and snapshot.summary is not None
+    summary = snapshot.summary
     assert int(summary["total-data-files"]) >= ROUNDS
     assert int(summary.get("total-position-deletes", 0)) > 50_000
