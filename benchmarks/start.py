@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,8 +25,10 @@ def memory_mib(server: ServerProcess) -> dict[str, float]:
     gateway = psutil.Process(server.pid)
     sums = {"gateway": gateway.memory_info().rss / MIB, "pipeline": 0.0}
     for child in gateway.children(recursive=True):
-        part = "gateway" if "sealer" in " ".join(child.cmdline()) else "pipeline"
-        sums[part] += child.memory_info().rss / MIB
+        # Some live only for a moment, as the shell that starts the JVM does.
+        with suppress(psutil.Error):
+            part = "gateway" if "sealer" in " ".join(child.cmdline()) else "pipeline"
+            sums[part] += child.memory_info().rss / MIB
     return sums
 
 
