@@ -1,0 +1,94 @@
+"""The three faces of a filter agree: `matches`, the pushed-down predicate and SQL, on random rows and filters."""
+
+import math
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.query_documents.document_strategies import COLUMNS, filters, rows
+
+from mainstem.query.documents import (
+    ColumnStats,
+    matcher,
+    may_match,
+    parse_filter,
+    pushdown,
+    row_document,
+    to_duckdb,
+)
+from mainstem.query.documents.arrow import to_arrow
+
+tables = st.lists(rows, min_size=1, max_size=6)
+relaxed = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+connection = duckdb.connect()
+connection.execute("SET TimeZone = 'America/New_York'")
+connection.execute("SET threads = 1")
+
+SCHEMA = pa.schema(
+    {
+        "b": pa.bool_(),
+        "i": pa.int64(),
+        "f": pa.float64(),
+        "m": pa.decimal128(10, 2),
+        "s": pa.string(),
+        "t": pa.timestamp("us", "UTC"),
+        "u": pa.timestamp("us"),
+        "d": pa.date32(),
+        "x": pa.binary(),
+        "o": pa.string(),
+        "j": pa.string(),
+        "k": pa.string(),
+    }
+)
+
+
+def matching(filter_: dict[str, Any], table: list[dict[str, Any]]) -> list[int]:
+    passes = matcher(filter_)
+    return [index for index, row in enumerate(table) if passes(row_document(row, COLUMNS))]
+
+
+def as_arrow(table: list[dict[str, Any]]) -> Any:
+    numbered = [{**row, "n": n} for n, row in enumerate(table)]
+    return pa.Table.from_pylist(numbered, SCHEMA.append(pa.field("n", pa.int64())))
+
+
+@relaxed
+@given(filter_=filters, table=tables)
+def test_duckdb_returns_the_rows_that_match(filter_: dict[str, Any], table: list[dict[str, Any]]) -> None:
+    expected = matching(filter_, table)
+    connection.register("t", as_arrow(table))
+    condition = to_duckdb(filter_, COLUMNS)
+    query = f"SELECT n FROM t WHERE {condition.text} ORDER BY n"
+    found = [row[0] for row in connection.execute(query, condition.parameters).fetchall()]
+    if condition.exact:
+        assert found == expected
+    else:
+        assert set(found) >= set(expected)
+
+
+@relaxed
+@given(filter_=filters, table=tables)
+def test_arrow_lets_every_match_through(filter_: dict[str, Any], table: list[dict[str, Any]]) -> None:
+    data = as_arrow(table)
+    predicate = pushdown(filter_, COLUMNS)
+    found = ds.dataset(data).to_table(filter=to_arrow(predicate, SCHEMA), columns=["n"]).column("n").to_pylist()
+    assert set(found) >= set(matching(filter_, table))
+
+
+@relaxed
+@given(filter_=filters, table=tables)
+def test_zone_maps_never_skip_a_match(filter_: dict[str, Any], table: list[dict[str, Any]]) -> None:
+    stats = {}
+    for name in COLUMNS:
+        present = [row[name] for row in table if row[name] is not None]
+        ordered = [value for value in present if not (isinstance(value, float) and math.isnan(value))]
+        stats[name] = ColumnStats(
+            min(ordered, default=None), max(ordered, default=None), null_count=len(table) - len(present)
+        )
+    if matching(filter_, table):
+        assert may_match(pushdown(parse_filter(filter_), COLUMNS), stats, len(table))
