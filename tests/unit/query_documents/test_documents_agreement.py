@@ -6,12 +6,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
+from bson import json_util
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.query_documents.document_strategies import COLUMNS, filters, rows
 
 from mainstem.query.documents import (
+    Column,
+    Columns,
     ColumnStats,
+    Kind,
     matcher,
     may_match,
     parse_filter,
@@ -20,6 +23,7 @@ from mainstem.query.documents import (
     to_duckdb,
 )
 from mainstem.query.documents.arrow import to_arrow
+from tests.unit.query_documents.document_strategies import COLUMNS, document_values, filters, rows
 
 tables = st.lists(rows, min_size=1, max_size=6)
 relaxed = settings(
@@ -69,6 +73,27 @@ def test_duckdb_returns_the_rows_that_match(filter_: dict[str, Any], table: list
         assert found == expected
     else:
         assert set(found) >= set(expected)
+
+
+extended_columns: Columns = {"j": Column(Kind.EXTENDED_JSON), "k": Column(Kind.EXTENDED_JSON)}
+extended_rows = st.fixed_dictionaries(
+    {name: st.one_of(st.none(), document_values.map(json_util.dumps)) for name in extended_columns}
+)
+
+
+@relaxed
+@given(filter_=filters, table=st.lists(extended_rows, min_size=1, max_size=6))
+def test_duckdb_over_extended_json_lets_every_match_through(
+    filter_: dict[str, Any], table: list[dict[str, Any]]
+) -> None:
+    passes = matcher(filter_)
+    expected = [index for index, row in enumerate(table) if passes(row_document(row, extended_columns))]
+    schema = pa.schema({"j": pa.string(), "k": pa.string(), "n": pa.int64()})
+    connection.register("t", pa.Table.from_pylist([{**row, "n": n} for n, row in enumerate(table)], schema))
+    condition = to_duckdb(filter_, extended_columns)
+    query = f"SELECT n FROM t WHERE {condition.text} ORDER BY n"
+    found = [row[0] for row in connection.execute(query, condition.parameters).fetchall()]
+    assert found == expected if condition.exact else set(found) >= set(expected)
 
 
 @relaxed

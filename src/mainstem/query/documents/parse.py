@@ -55,9 +55,9 @@ def parse_filter(source: Mapping[str, Any]) -> Node:
     return _Parser().document(source, 0, top=True)
 
 
-def parse_condition(source: Any) -> Node:
-    """Read what `$pull` and array filters apply to one value: operators on it, with the empty path."""
-    return _Parser().condition((), source, 0)
+def parse_at(path: Path, condition: Any) -> Node:
+    """Read what stands at a field in a filter, for a path that is already split."""
+    return _Parser().condition(path, condition, 0)
 
 
 def is_operators(value: Any) -> bool:

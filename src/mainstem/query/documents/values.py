@@ -184,7 +184,7 @@ def identical(left: Any, right: Any) -> bool:
     if type_code(left) != type_code(right):
         return False
     match rank_of(left):
-        case Rank.OBJECT:
+        case Rank.OBJECT if isinstance(left, Mapping) and isinstance(right, Mapping):
             return list(left) == list(right) and all(identical(left[name], right[name]) for name in left)
         case Rank.ARRAY:
             return len(left) == len(right) and all(map(identical, left, right))
