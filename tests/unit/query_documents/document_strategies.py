@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
@@ -12,7 +12,17 @@ from bson.objectid import ObjectId
 from bson.regex import Regex
 from hypothesis import strategies as st
 
-from mainstem.query.documents import Column, Columns, Kind
+from mainstem.query.documents import Column, Columns, Kind, row_document
+
+Values = st.SearchStrategy[Any]
+
+
+class Scenario(NamedTuple):
+    """A filter and the rows that it is asked of."""
+
+    filter: dict[str, Any]
+    table: list[dict[str, Any]]
+
 
 COLUMNS: Columns = {
     "b": Column(Kind.BOOLEAN),
@@ -59,7 +69,7 @@ json_values = st.recursive(
 
 
 def nullable(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.one_of(st.none(), strategy)
+    return st.one_of(st.none(), strategy, strategy, strategy)
 
 
 rows = st.fixed_dictionaries(
@@ -110,41 +120,96 @@ paths = st.one_of(
 types = st.sampled_from(["double", "string", "object", "array", "bool", "null", "int", "long", "number", "date", 7, 19])
 
 
-def operators(*, deep: bool) -> st.SearchStrategy[dict[str, Any]]:
-    plain = [
-        st.tuples(st.sampled_from(["$eq", "$ne", "$lt", "$lte", "$gt", "$gte"]), values),
-        st.tuples(st.sampled_from(["$in", "$nin"]), st.lists(values, max_size=3)),
-        st.tuples(st.just("$in"), st.lists(st.one_of(values, regexes), max_size=3)),
-        st.tuples(st.just("$exists"), st.booleans()),
-        st.tuples(st.just("$type"), st.one_of(types, st.lists(types, min_size=1, max_size=3))),
-        st.tuples(st.just("$size"), st.integers(0, 3)),
-        st.tuples(st.just("$mod"), st.tuples(st.sampled_from([2, 3, -3, 7]), st.integers(-2, 2)).map(list)),
-        st.tuples(st.just("$all"), st.lists(values, max_size=2)),
-        st.tuples(st.just("$regex"), patterns),
-    ]
-    if deep:
-        inner = operators(deep=False)
-        plain += [
-            st.tuples(st.just("$not"), inner),
-            st.tuples(st.just("$elemMatch"), inner),
-            st.tuples(st.just("$elemMatch"), conditions(names, deep=False)),
-            st.tuples(st.just("$elemMatch"), st.builds(lambda op: {"$not": op}, inner)),
-        ]
-    pairs = st.one_of(*plain)
-    return st.lists(pairs, min_size=1, max_size=2, unique_by=lambda pair: pair[0]).map(dict)
+def parts_of(value: Any, path: str, found: list[tuple[str, Any]]) -> None:
+    """Every value in a document with a path that leads to it, with and without the indexes of arrays."""
+    if path:
+        found.append((path, value))
+    if isinstance(value, dict):
+        for name, item in value.items():
+            parts_of(item, f"{path}.{name}" if path else name, found)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            parts_of(item, f"{path}.{index}", found)
+            if isinstance(item, dict):
+                parts_of(item, path, found)
 
 
-def conditions(where: st.SearchStrategy[str], *, deep: bool) -> st.SearchStrategy[dict[str, Any]]:
-    condition = st.one_of(operators(deep=deep), operators(deep=deep), values, regexes)
-    return st.dictionaries(where, condition, min_size=1, max_size=2)
+class FilterMaker:
+    """Draws a filter step by step: large strategies built from strategies cost more than the tests themselves."""
+
+    def __init__(self, draw: st.DrawFn, parts: list[tuple[str, Any]]) -> None:
+        self.draw = draw
+        self.parts = parts
+
+    def filter(self, depth: int = 0) -> dict[str, Any]:
+        if depth < 2 and self.draw(st.integers(0, 2)) == 2:
+            name = self.draw(st.sampled_from(["$and", "$or", "$nor"]))
+            return {name: [self.filter(depth + 1) for _ in range(self.draw(st.integers(1, 2)))]}
+        return self.conditions(None, depth=0)
+
+    def conditions(self, where: st.SearchStrategy[str] | None, depth: int) -> dict[str, Any]:
+        found = {}
+        for _ in range(self.draw(st.integers(1, 2))):
+            # Often a path with its own value, so that at least one row has an opinion.
+            path, value = self.part()
+            name = path if where is None else self.draw(where)
+            match self.draw(st.integers(0, 4)):
+                case 0 | 1:
+                    found[name] = {self.draw(relations): value}
+                case 2 | 3:
+                    found[name] = self.operators(depth)
+                case _:
+                    found[name] = self.draw(st.one_of(regexes, st.just(value)))
+        return found
+
+    def part(self) -> tuple[str, Any]:
+        choice = self.draw(st.integers(0, 5))
+        if self.parts and choice < 5:
+            path, value = self.draw(st.sampled_from(self.parts))
+            return path, self.draw(values) if choice == 4 else value
+        return self.draw(paths), self.draw(values)
+
+    def operators(self, depth: int) -> dict[str, Any]:
+        return dict(self.operator(depth) for _ in range(self.draw(st.integers(1, 2))))
+
+    def operator(self, depth: int) -> tuple[str, Any]:
+        name = self.draw(st.sampled_from(OPERATORS if depth == 0 else OPERATORS[:-3]))
+        match name:
+            case "$in" | "$nin" | "$all":
+                operands = [self.part()[1] for _ in range(self.draw(st.integers(0, 3)))]
+                if name == "$in" and self.draw(st.booleans()):
+                    operands.append(self.draw(regexes))
+                return name, operands
+            case "$not":
+                return name, self.operators(depth + 1)
+            case "$elemMatch":
+                if self.draw(st.booleans()):
+                    return name, self.operators(depth + 1)
+                return name, self.conditions(names, depth + 1)
+            case "$elemMatch not":
+                return "$elemMatch", {"$not": self.operators(depth + 1)}
+            case _ if name in ARGUMENTS:
+                return name, self.draw(ARGUMENTS[name])
+            case _:
+                return name, self.part()[1]
 
 
-filters = st.recursive(
-    conditions(paths, deep=True),
-    lambda inner: st.builds(
-        lambda name, items: {name: items},
-        st.sampled_from(["$and", "$or", "$nor"]),
-        st.lists(inner, min_size=1, max_size=2),
-    ),
-    max_leaves=3,
-)
+relations = st.sampled_from(["$eq", "$ne", "$lt", "$lte", "$gt", "$gte"])
+ARGUMENTS: dict[str, Values] = {
+    "$exists": st.booleans(),
+    "$type": st.one_of(types, st.lists(types, min_size=1, max_size=3)),
+    "$size": st.integers(0, 3),
+    "$mod": st.tuples(st.sampled_from([2, 3, -3, 7]), st.integers(-2, 2)).map(list),
+    "$regex": patterns,
+}
+OPERATORS = [*ARGUMENTS, "$in", "$nin", "$all", "$lt", "$gte", "$ne", "$not", "$elemMatch", "$elemMatch not"]
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, of: st.SearchStrategy[dict[str, Any]], columns: Columns) -> Scenario:
+    """Rows, and a filter whose paths and operands are often taken from them."""
+    table = draw(st.lists(of, min_size=2, max_size=6))
+    parts: list[tuple[str, Any]] = []
+    for row in table:
+        parts_of(row_document(row, columns), "", parts)
+    return Scenario(FilterMaker(draw, parts).filter(), table)

@@ -23,11 +23,11 @@ from mainstem.query.documents import (
     to_duckdb,
 )
 from mainstem.query.documents.arrow import to_arrow
-from tests.unit.query_documents.document_strategies import COLUMNS, document_values, filters, rows
+from tests.unit.query_documents.document_strategies import COLUMNS, Scenario, document_values, rows, scenarios
 
-tables = st.lists(rows, min_size=1, max_size=6)
+plain = scenarios(of=rows, columns=COLUMNS)
 relaxed = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 connection = duckdb.connect()
 connection.execute("SET TimeZone = 'America/New_York'")
@@ -62,8 +62,9 @@ def as_arrow(table: list[dict[str, Any]]) -> Any:
 
 
 @relaxed
-@given(filter_=filters, table=tables)
-def test_duckdb_returns_the_rows_that_match(filter_: dict[str, Any], table: list[dict[str, Any]]) -> None:
+@given(plain)
+def test_duckdb_returns_the_rows_that_match(scenario: Scenario) -> None:
+    filter_, table = scenario
     expected = matching(filter_, table)
     connection.register("t", as_arrow(table))
     condition = to_duckdb(filter_, COLUMNS)
@@ -82,10 +83,9 @@ extended_rows = st.fixed_dictionaries(
 
 
 @relaxed
-@given(filter_=filters, table=st.lists(extended_rows, min_size=1, max_size=6))
-def test_duckdb_over_extended_json_lets_every_match_through(
-    filter_: dict[str, Any], table: list[dict[str, Any]]
-) -> None:
+@given(scenarios(of=extended_rows, columns=extended_columns))
+def test_duckdb_over_extended_json_lets_every_match_through(scenario: Scenario) -> None:
+    filter_, table = scenario
     passes = matcher(filter_)
     expected = [index for index, row in enumerate(table) if passes(row_document(row, extended_columns))]
     schema = pa.schema({"j": pa.string(), "k": pa.string(), "n": pa.int64()})
@@ -97,8 +97,9 @@ def test_duckdb_over_extended_json_lets_every_match_through(
 
 
 @relaxed
-@given(filter_=filters, table=tables)
-def test_arrow_lets_every_match_through(filter_: dict[str, Any], table: list[dict[str, Any]]) -> None:
+@given(plain)
+def test_arrow_lets_every_match_through(scenario: Scenario) -> None:
+    filter_, table = scenario
     data = as_arrow(table)
     predicate = pushdown(filter_, COLUMNS)
     found = ds.dataset(data).to_table(filter=to_arrow(predicate, SCHEMA), columns=["n"]).column("n").to_pylist()
@@ -106,8 +107,9 @@ def test_arrow_lets_every_match_through(filter_: dict[str, Any], table: list[dic
 
 
 @relaxed
-@given(filter_=filters, table=tables)
-def test_zone_maps_never_skip_a_match(filter_: dict[str, Any], table: list[dict[str, Any]]) -> None:
+@given(plain)
+def test_zone_maps_never_skip_a_match(scenario: Scenario) -> None:
+    filter_, table = scenario
     stats = {}
     for name in COLUMNS:
         present = [row[name] for row in table if row[name] is not None]
