@@ -172,7 +172,7 @@ class FilterMaker:
     def operators(self, depth: int) -> dict[str, Any]:
         return dict(self.operator(depth) for _ in range(self.draw(st.integers(1, 2))))
 
-    def operator(self, depth: int) -> tuple[str, Any]:
+    def operator(self, depth: int) -> tuple[str, Any]:  # noqa: PLR0911
         name = self.draw(st.sampled_from(OPERATORS if depth == 0 else OPERATORS[:-3]))
         match name:
             case "$in" | "$nin" | "$all":
