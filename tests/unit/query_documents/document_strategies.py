@@ -145,7 +145,19 @@ class FilterMaker:
         if depth < 2 and self.draw(st.integers(0, 2)) == 2:
             name = self.draw(st.sampled_from(["$and", "$or", "$nor"]))
             return {name: [self.filter(depth + 1) for _ in range(self.draw(st.integers(1, 2)))]}
+        if self.draw(st.integers(0, 9)) == 9:
+            return {"$expr": self.expression(0)}
         return self.conditions(None, depth=0)
+
+    def expression(self, depth: int) -> Any:
+        if depth < 2 and self.draw(st.integers(0, 2)) == 2:
+            name = self.draw(st.sampled_from(["$and", "$or", "$not"]))
+            return {name: [self.expression(depth + 1) for _ in range(1 if name == "$not" else 2)]}
+        path, value = self.part()
+        sides = [f"${path}", {"$literal": value}]
+        if self.draw(st.integers(0, 4)) == 4:
+            return {"$in": [f"${path}", [{"$literal": self.part()[1]} for _ in range(2)]]}
+        return {self.draw(relations): sides if self.draw(st.booleans()) else sides[::-1]}
 
     def conditions(self, where: st.SearchStrategy[str] | None, depth: int) -> dict[str, Any]:
         found = {}

@@ -1,11 +1,13 @@
 """The three faces of a filter agree: `matches`, the pushed-down predicate and SQL, on random rows and filters."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from bson import json_util
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from mainstem.query.documents import (
     row_document,
     to_duckdb,
 )
-from mainstem.query.documents.arrow import to_arrow
+from mainstem.query.documents.arrow import columns_of_schema, row_group_stats, to_arrow
 from tests.unit.query_documents.document_strategies import COLUMNS, Scenario, document_values, rows, scenarios
 
 plain = scenarios(of=rows, columns=COLUMNS)
@@ -104,6 +106,29 @@ def test_arrow_lets_every_match_through(scenario: Scenario) -> None:
     predicate = pushdown(filter_, COLUMNS)
     found = ds.dataset(data).to_table(filter=to_arrow(predicate, SCHEMA), columns=["n"]).column("n").to_pylist()
     assert set(found) >= set(matching(filter_, table))
+
+
+def test_row_groups_that_cannot_match_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "numbers.parquet"
+    table = pa.table({"i": pa.array(range(1_000)), "s": [None if n < 500 else f"k{n}" for n in range(1_000)]})
+    pq.write_table(table, path, row_group_size=100)
+    metadata = pq.ParquetFile(path).metadata
+    kinds = columns_of_schema(table.schema)
+
+    def read(filter_: dict[str, Any]) -> list[int]:
+        predicate = pushdown(filter_, kinds)
+        groups = range(metadata.num_row_groups)
+        return [index for index in groups if may_match(predicate, *row_group_stats(metadata, index))]
+
+    assert read({"i": {"$gte": 250, "$lt": 301}}) == [2, 3]
+    assert read({"i": {"$in": [5, 999.0, "x"]}}) == [0, 9]
+    assert read({"s": {"$regex": "^k7"}}) == [7]
+    assert read({"s": {"$exists": False}}) == [0, 1, 2, 3, 4]
+    assert read({"$nor": [{"i": {"$lt": 900}}]}) == [9]
+    assert read({"$expr": {"$gt": ["$i", 899.5]}}) == [9]
+    assert read({"i": "text"}) == []
+    assert read({"nowhere": 1}) == []
+    assert len(read({"nowhere": None})) == 10
 
 
 @relaxed

@@ -9,12 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from mainstem.query.documents.columns import Column, Kind
 from mainstem.query.documents.predicate import (
     AllOf,
     Always,
     AnyOf,
+    ColumnStats,
     Nan,
     Null,
     Predicate,
@@ -73,6 +75,20 @@ def _column(type_: Any) -> Column | None:
         if test(type_):
             return Column(kind)
     return None
+
+
+def row_group_stats(metadata: pq.FileMetaData, index: int) -> tuple[dict[str, ColumnStats], int]:
+    """The zone map of one row group of a Parquet file, and how many rows it has; top-level columns only."""
+    group = metadata.row_group(index)
+    stats: dict[str, ColumnStats] = {}
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if "." in column.path_in_schema or column.statistics is None:
+            continue
+        found = column.statistics
+        low, high = (found.min, found.max) if found.has_min_max else (None, None)
+        stats[column.path_in_schema] = ColumnStats(low, high, found.null_count if found.has_null_count else None)
+    return stats, group.num_rows
 
 
 def to_arrow(predicate: Predicate, schema: pa.Schema) -> ds.Expression:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mainstem.query.documents.ast import And, Expr, Field, Node, Not, Or
 from mainstem.query.documents.columns import Columns
+from mainstem.query.documents.expr_bounds import expression_bound
 from mainstem.query.documents.match import single
 from mainstem.query.documents.parse import parse_filter
 from mainstem.query.documents.predicate import NO, YES, Always, Null, Predicate, all_of, any_of, negate
@@ -29,8 +30,9 @@ def _bound(node: Node, columns: Columns, *, upper: bool) -> Predicate:
             return any_of(_bound(child, columns, upper=upper) for child in children)
         case Not(child):
             return negate(_bound(child, columns, upper=not upper))
-        case Expr():
-            return Always(upper)
+        case Expr(expression):
+            predicate, exact = expression_bound(expression, columns)
+            return predicate if exact or upper else NO
         case Field():
             return _field(node, columns, upper=upper)
 

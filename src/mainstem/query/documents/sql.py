@@ -16,6 +16,7 @@ import msgspec
 from mainstem.query.documents.ast import And, Expr, Field, Modulo, Node, Not, Or, Pattern, Test
 from mainstem.query.documents.columns import Column, Columns, Kind
 from mainstem.query.documents.dialects import DUCKDB, SPARK, Dialect, Sql
+from mainstem.query.documents.expr_bounds import expression_bound
 from mainstem.query.documents.match import single, spreads
 from mainstem.query.documents.parse import parse_filter
 from mainstem.query.documents.paths import Path, is_index
@@ -121,8 +122,10 @@ class _Compiler:
                 return any_sql(self.node(child, upper=upper) for child in children)
             case Not(child):
                 return not_sql(self.node(child, upper=not upper))
-            case Expr():
-                return self.approximate(constant(True), is_upper=upper)
+            case Expr(expression):
+                predicate, exact = expression_bound(expression, self.columns)
+                rendered = predicate_sql(predicate, self.columns, self.dialect)
+                return rendered if exact else self.approximate(rendered, is_upper=upper)
             case Field():
                 return self._column(node, upper=upper)
 
