@@ -4,7 +4,7 @@ Expressions compare by the total order of all values, without the type bracketin
 through an array yields the array of what it finds there. Owns no filter semantics.
 """
 
-# ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
+
 
 import math
 from collections.abc import Callable, Mapping
@@ -28,6 +28,7 @@ from mainstem.query.documents.values import (
     date_ms,
     date_of_ms,
     is_array,
+    is_document,
     is_number,
     number_of,
     order_key,
@@ -88,37 +89,59 @@ def _call(name: str, operand: Any, depth: int) -> Expression:
     return Call(name, tuple(parse_expression(item, depth + 1) for item in items))
 
 
+Evaluator = Callable[[Any], Any]
+
+
 def evaluate(expression: Expression, document: Any) -> Any:
-    """The expression's value on a document. A wrong type or a division by zero is an error, as in MongoDB."""
+    """The expression's value on one document. For many documents, `evaluator` once is faster."""
+    return evaluator(expression)(document)
+
+
+def evaluator(expression: Expression) -> Evaluator:
+    """The expression as a function of a document. A wrong type or a division by zero is an error, as in MongoDB."""
     match expression:
         case Literal(value):
-            return value
+            return lambda document: value
         case Reference(path):
-            return _at(document, path, 0)
-        case Compound(None, items):
-            values = (evaluate(item, document) for item in items)
-            return [None if value is MISSING else value for value in values]
+            return lambda document: _at(document, path, 0)
         case Compound(names, items):
-            assert names is not None
-            built = {name: evaluate(item, document) for name, item in zip(names, items, strict=True)}
-            return {name: value for name, value in built.items() if value is not MISSING}
-        case Call("$and", arguments):
-            return all(truthy(evaluate(item, document)) for item in arguments)
-        case Call("$or", arguments):
-            return any(truthy(evaluate(item, document)) for item in arguments)
-        case Call("$cond", (test, then, otherwise)):
-            return evaluate(then if truthy(evaluate(test, document)) else otherwise, document)
-        case Call("$ifNull", arguments):
-            return _first_present(arguments, document)
+            return _compound(names, [evaluator(item) for item in items])
         case Call(name, arguments):
-            return _FUNCTIONS[name](*(evaluate(item, document) for item in arguments))
+            return _applied(name, [evaluator(item) for item in arguments])
+
+
+def _compound(names: tuple[str, ...] | None, parts: list[Evaluator]) -> Evaluator:
+    if names is None:
+        return lambda document: [None if (item := part(document)) is MISSING else item for part in parts]
+    fields = list(zip(names, parts, strict=True))
+    return lambda document: {
+        name: value for name, part in fields if (value := part(document)) is not MISSING
+    }
+
+
+def _applied(name: str, parts: list[Evaluator]) -> Evaluator:
+    match name:
+        case "$and":
+            return lambda document: all(truthy(part(document)) for part in parts)
+        case "$or":
+            return lambda document: any(truthy(part(document)) for part in parts)
+        case "$cond":
+            test, then, otherwise = parts
+            return lambda document: then(document) if truthy(test(document)) else otherwise(document)
+        case "$ifNull":
+            return lambda document: _first_present(parts, document)
+    function = _FUNCTIONS[name]
+    if len(parts) == 2:
+        left, right = parts
+        return lambda document: function(left(document), right(document))
+    return lambda document: function(*[part(document) for part in parts])
 
 
 def truthy(value: Any) -> bool:
     """False, null, missing and zero are false; everything else, the empty text too, is true."""
+    if value is True or value is False:
+        return bool(value)
     match rank_of(value):
-        case Rank.BOOLEAN:
-            return bool(value)
         case Rank.NUMBER:
             return bool(number_of(value))
         case Rank.NULL | Rank.MISSING:
@@ -130,7 +153,7 @@ def truthy(value: Any) -> bool:
 def _at(node: Any, path: Path, at: int) -> Any:
     if at == len(path):
         return node
-    if isinstance(node, Mapping):
+    if is_document(node):
         return _at(node.get(path[at], MISSING), path, at + 1)
     if is_array(node):
         found = (_at(item, path, at) for item in node)
@@ -138,10 +161,10 @@ def _at(node: Any, path: Path, at: int) -> Any:
     return MISSING
 
 
-def _first_present(arguments: tuple[Expression, ...], document: Any) -> Any:
+def _first_present(parts: list[Evaluator], document: Any) -> Any:
     value: Any = MISSING
-    for item in arguments:
-        value = evaluate(item, document)
+    for part in parts:
+        value = part(document)
         if value is not None and value is not MISSING:
             break
     return value

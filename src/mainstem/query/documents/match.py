@@ -30,7 +30,7 @@ from mainstem.query.documents.ast import (
     Pattern,
     Test,
 )
-from mainstem.query.documents.expressions import evaluate, truthy
+from mainstem.query.documents.expressions import evaluator, truthy
 from mainstem.query.documents.parse import parse_filter
 from mainstem.query.documents.paths import Path, reach
 from mainstem.query.documents.patterns import compiled, options_of
@@ -40,6 +40,7 @@ from mainstem.query.documents.values import (
     MISSING,
     Rank,
     is_array,
+    is_document,
     is_nan,
     is_number,
     number_of,
@@ -82,7 +83,8 @@ def _node(node: Node) -> Matcher:
             inside = _node(inner)
             return lambda root: not inside(root)
         case Expr(expression):
-            return lambda root: truthy(evaluate(expression, root))
+            value_of = evaluator(expression)
+            return lambda root: truthy(value_of(root))
 
 
 def _conjunction(parts: list[Matcher]) -> Matcher:
@@ -107,16 +109,26 @@ def _field(path: Path, test: Test) -> Matcher:
         return passes
     spread = spreads(test)
     if len(path) > 1:
-        return lambda root: any(passes(value) for value, _ in reach(root, path, spread=spread))
+
+        def along(root: Any) -> bool:
+            for value, _ in reach(root, path, spread=spread):  # noqa: SIM110 - a generator costs more than the test
+                if passes(value):
+                    return True
+            return False
+
+        return along
     name = path[0]
 
     def direct(root: Any) -> bool:
-        # By far the most common case: one name, and a scalar or nothing behind it.
-        if type(root) is dict:
-            value = root.get(name, MISSING)
-            if not (spread and isinstance(value, list | tuple)):
-                return passes(value)
-        return any(passes(value) for value, _ in reach(root, path, spread=spread))
+        # By far the most common case: one name of a document.
+        if type(root) is not dict:
+            return any(passes(value) for value, _ in reach(root, path, spread=spread))
+        value = root.get(name, MISSING)
+        if spread and isinstance(value, list | tuple):
+            for item in value:
+                if passes(item):
+                    return True
+        return passes(value)
 
     return direct
 
@@ -221,6 +233,6 @@ def _any_element(test: AnyElement) -> Matcher:
     inside = _node(test.filter)
     if test.as_document:
         return lambda value: is_array(value) and any(
-            inside(item) for item in value if isinstance(item, Mapping | list | tuple)
+            inside(item) for item in value if is_document(item) or is_array(item)
         )
     return lambda value: is_array(value) and any(inside(item) for item in value)

@@ -4,22 +4,18 @@ Owns MongoDB's rules for walking through arrays: a name reaches into every docum
 element, scalars inside an array are passed over, and an array at the end of a path stands for its elements and itself.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.values import DEPTH_MAX, MISSING
+from mainstem.query.documents.values import DEPTH_MAX, MISSING, is_document
 
 PATH_LENGTH_MAX = 4_096
 
 Path = tuple[str, ...]
 
 
-class Reached(NamedTuple):
-    """A value that a path reached, and the index in the outermost array that was walked through on the way."""
-
-    value: Any
-    offset: int | None
+# A value that a path reached, and the index in the outermost array that was walked through on the way.
+Reached = tuple[Any, int | None]
 
 
 def parse_path(text: str) -> Path:
@@ -48,7 +44,7 @@ def reach(root: Any, path: Path, *, spread: bool) -> list[Reached]:
     `root` is a document, or an array whose indexes serve as names (an element that `$elemMatch` looks into).
     """
     if not path:
-        return [Reached(root, None)]
+        return [(root, None)]
     found: list[Reached] = []
     _into_document(root, path, 0, spread, None, found)
     return found
@@ -63,10 +59,10 @@ def _into_document(node: Any, path: Path, at: int, spread: bool, offset: int | N
             _into_array(node, path, at, spread, offset, found)
             return
         if at == end:
-            found.append(Reached(node, offset))
+            found.append((node, offset))
             return
-        if not isinstance(node, Mapping):
-            found.append(Reached(MISSING, offset))
+        if not is_document(node):
+            found.append((MISSING, offset))
             return
 
 
@@ -74,12 +70,12 @@ def _into_array(array: Any, path: Path, at: int, spread: bool, offset: int | Non
     if at == len(path):
         if spread:
             found.extend(
-                Reached(element, index if offset is None else offset) for index, element in enumerate(array)
+                (element, index if offset is None else offset) for index, element in enumerate(array)
             )
-        found.append(Reached(array, offset))
+        found.append((array, offset))
         return
     for index, element in enumerate(array):
-        if isinstance(element, Mapping):
+        if is_document(element):
             _into_document(element, path, at, spread, index if offset is None else offset, found)
     part = path[at]
     if is_index(part) and int(part) < len(array):
@@ -90,8 +86,8 @@ def _into_array(array: Any, path: Path, at: int, spread: bool, offset: int | Non
 def _at_index(element: Any, path: Path, at: int, spread: bool, offset: int | None, found: list[Reached]) -> None:
     if at == len(path):
         # The named element itself: it is not spread, even where it is an array.
-        found.append(Reached(element, offset))
-    elif isinstance(element, Mapping):
+        found.append((element, offset))
+    elif is_document(element):
         _into_document(element, path, at, spread, offset, found)
     elif isinstance(element, list | tuple):
         _into_array(element, path, at, spread, offset, found)
@@ -99,7 +95,7 @@ def _at_index(element: Any, path: Path, at: int, spread: bool, offset: int | Non
 
 def child(node: Any, name: str) -> Any:
     """The direct child of a document, or of an array taken as a document whose names are its indexes."""
-    if isinstance(node, Mapping):
+    if is_document(node):
         return node.get(name, MISSING)
     if isinstance(node, list | tuple) and is_index(name) and int(name) < len(node):
         return node[int(name)]

@@ -12,7 +12,7 @@ from mainstem.model.errors import Invalid
 from mainstem.query.documents.match import matcher
 from mainstem.query.documents.parse import parse_filter
 from mainstem.query.documents.paths import parse_path
-from mainstem.query.documents.values import DEPTH_MAX, MISSING, is_array, is_number, number_of
+from mainstem.query.documents.values import DEPTH_MAX, MISSING, is_array, is_document, is_number, number_of
 
 
 class Keep(msgspec.Struct, frozen=True):
@@ -171,7 +171,7 @@ def _value(value: Any, leaf: Any, inclusive: bool) -> Any:
 
 
 def _below(value: Any, tree: Mapping[str, Any], inclusive: bool) -> Any:
-    if isinstance(value, Mapping):
+    if is_document(value):
         return _document(value, tree, inclusive)
     if is_array(value):
         # Scalars have no such fields: an inclusion drops them, an exclusion has nothing to take away.

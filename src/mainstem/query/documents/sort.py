@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from mainstem.model.errors import Invalid
 from mainstem.query.documents.paths import Path, is_index, parse_path
-from mainstem.query.documents.values import MISSING, Rank, is_array, is_number, number_of, order_key
+from mainstem.query.documents.values import MISSING, Rank, is_array, is_document, is_number, number_of, order_key
 
 SORT_KEYS_MAX = 32
 # Documents whose arrays would make more keys than this are refused rather than expanded.
 EXPANSIONS_MAX = 100_000
 
 _NULL_KEY = order_key(None)
-_EMPTY_KEY = (Rank.MISSING,)
+_EMPTY_KEY = (Rank.MISSING.value,)
 
 
 class SortField(NamedTuple):
@@ -135,7 +135,7 @@ def _walked(item: _Pending) -> Any:
             return _Pending(node, rest, place)
         if not rest:
             return _NULL_KEY if node is MISSING else order_key(node)
-        if not isinstance(node, Mapping):
+        if not is_document(node):
             return _NULL_KEY
         node, rest, place = node.get(rest[0], MISSING), rest[1:], (*place, rest[0])
 
@@ -148,4 +148,4 @@ def _entered(item: _Pending, element: Any) -> Any:
     if not item.rest:
         # An array inside an array is compared as a whole.
         return order_key(element)
-    return _Pending(element, item.rest, (*item.place, "*")) if isinstance(element, Mapping) else _NULL_KEY
+    return _Pending(element, item.rest, (*item.place, "*")) if is_document(element) else _NULL_KEY

@@ -16,7 +16,7 @@ from mainstem.query.documents.parse import parse_filter
 from mainstem.query.documents.paths import Path, is_index
 from mainstem.query.documents.update_operators import REMOVE, Instruction, Moment, invalid
 from mainstem.query.documents.update_syntax import Operators, Replacement, Update, parse_update, place_key
-from mainstem.query.documents.values import DEPTH_MAX, MISSING, identical, is_array, same, type_name
+from mainstem.query.documents.values import DEPTH_MAX, MISSING, identical, is_array, is_document, same, type_name
 
 # MongoDB's bound on the nulls that writing past an array's end may add.
 PADDING_MAX = 1_500_000
@@ -99,9 +99,14 @@ def _replaced(document: Mapping[str, Any], replacement: Replacement) -> Updated:
 
 def copied(value: Any) -> Any:
     """A copy that shares no document and no array with the original."""
-    if isinstance(value, Mapping):
+    if type(value) in _LEAVES:
+        return value
+    if is_document(value):
         return {name: copied(item) for name, item in value.items()}
     return [copied(item) for item in value] if is_array(value) else value
+
+
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 class _Work:
@@ -203,7 +208,7 @@ def _check_places(steps: list[tuple[Path, Instruction]]) -> None:
 
 
 def _member(parent: Any, part: str) -> Any:
-    if isinstance(parent, Mapping):
+    if is_document(parent):
         return parent.get(part, MISSING)
     if is_array(parent) and is_index(part) and int(part) < len(parent):
         return parent[int(part)]

@@ -11,7 +11,7 @@ import datetime as dt
 import decimal
 import enum
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from bson.binary import Binary, UuidRepresentation
@@ -121,41 +121,56 @@ def _rank_of_subclass(value: Any) -> Rank:
 
 def order_key(value: Any, depth: int = 0) -> tuple[Any, ...]:
     """A key whose order and equality are those of the values: usable in sorts and sets."""
+    simple = _SIMPLE_KEYS.get(type(value))
+    if simple is not None:
+        return simple(value)
     rank = rank_of(value)
+    # Plain numbers in the keys: an enum's members hash and compare through Python code.
+    number = rank.value
     match rank:
-        case Rank.STRING:
-            # Code points sort as UTF-8 bytes do.
-            return (Rank.STRING, str(value))
+        case Rank.STRING | Rank.CODE:
+            return (number, str(value))
         case Rank.NUMBER:
             return _number_key(value)
         case Rank.OBJECT:
-            return (Rank.OBJECT, _object_key(value, _deeper(depth)))
+            return (number, _object_key(value, _deeper(depth)))
         case Rank.ARRAY:
             below = _deeper(depth)
-            return (Rank.ARRAY, tuple(order_key(item, below) for item in value))
-        case Rank.BOOLEAN | Rank.OBJECT_ID:
-            return (rank, value)
+            return (number, tuple([order_key(item, below) for item in value]))
+        case Rank.OBJECT_ID:
+            return (number, value)
         case Rank.DATE:
-            return (Rank.DATE, date_ms(value))
+            return (number, date_ms(value))
         case Rank.BINARY:
             data, subtype = binary_parts(value)
-            return (Rank.BINARY, len(data), subtype, data)
+            return (number, len(data), subtype, data)
         case Rank.TIMESTAMP:
-            return (Rank.TIMESTAMP, value.time, value.inc)
+            return (number, value.time, value.inc)
         case Rank.REGEX:
-            return (Rank.REGEX, str(value.pattern), value.flags)
-        case Rank.CODE:
-            return (Rank.CODE, str(value))
+            return (number, str(value.pattern), value.flags)
         case Rank.CODE_WITH_SCOPE:
-            return (Rank.CODE_WITH_SCOPE, str(value), _object_key(value.scope, _deeper(depth)))
+            return (number, str(value), _object_key(value.scope, _deeper(depth)))
         case _:
-            return (rank,)
+            return (number,)
 
 
 def _number_key(value: Any) -> tuple[Any, ...]:
     number = number_of(value)
     # NaN is below every other number and equal to itself, which Python's own comparison would deny.
-    return (Rank.NUMBER, 0, 0) if is_nan(number) else (Rank.NUMBER, 1, number)
+    return _NAN_KEY if is_nan(number) else (_NUMBER, 1, number)
+
+
+_NUMBER, _STRING, _BOOLEAN = Rank.NUMBER.value, Rank.STRING.value, Rank.BOOLEAN.value
+_NAN_KEY = (_NUMBER, 0, 0)
+_NULL_KEY = (Rank.NULL.value,)
+# The types of most values. Code points sort as UTF-8 bytes do.
+_SIMPLE_KEYS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    str: lambda value: (_STRING, value),
+    int: lambda value: (_NUMBER, 1, value),
+    float: lambda value: (_NUMBER, 1, value) if value == value else _NAN_KEY,  # noqa: PLR0124
+    bool: lambda value: (_BOOLEAN, value),
+    type(None): lambda value: _NULL_KEY,
+}
 
 
 def _object_key(value: Any, depth: int) -> tuple[Any, ...]:
@@ -227,6 +242,11 @@ def binary_parts(value: Any) -> tuple[bytes, int]:
 def is_array(value: Any) -> bool:
     """Whether a value is an array."""
     return isinstance(value, list | tuple)
+
+
+def is_document(value: Any) -> bool:
+    """Whether a value is a document. The exact type first: asking an abstract class costs more than most tests."""
+    return type(value) is dict or isinstance(value, Mapping)
 
 
 def is_number(value: Any) -> bool:
