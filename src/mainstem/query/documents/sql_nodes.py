@@ -151,7 +151,11 @@ class NodeTests:
                 return Sql(f"({node} IS NULL OR {dialect.is_null(node)})")
             case Rank.MIN_KEY | Rank.MAX_KEY:
                 outward = (Op.GT, Op.GTE) if rank is Rank.MIN_KEY else (Op.LT, Op.LTE)
-                return constant(True) if op in outward else self._or_wrapped(node, constant(False), upper=upper)
+                if op not in outward:
+                    return self._or_wrapped(node, constant(False), upper=upper)
+                # Extended JSON can hold the bound itself, which is not beyond itself.
+                beyond = constant(True)
+                return self.compiler.approximate(beyond, is_upper=upper) if self.extended else beyond
             case Rank.NUMBER:
                 return self._or_wrapped(node, self._number(node, op, operand, upper=upper), upper=upper)
             case Rank.STRING:
