@@ -21,6 +21,7 @@ from mainstem.wire.cdc_records import (
     records_of_feed,
 )
 from mainstem.wire.debezium import UNAVAILABLE, Form, Message, Tombstone, decode_message, encode_change
+from tests.unit.query_documents.document_strategies import relaxed
 
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.text(max_size=5)),
@@ -52,11 +53,13 @@ def changes(draw: st.DrawFn) -> Change:
     )
 
 
+@relaxed
 @given(changes())
 def test_a_change_as_a_record_and_back(change: Change) -> None:
     assert change_of(decode_record(encode_record(record_of(change)))) == change
 
 
+@relaxed
 @given(changes(), st.sampled_from([Form.ENVELOPE, Form.SCHEMA]))
 def test_a_change_as_an_envelope_and_back(change: Change, form: Form) -> None:
     now_ms = 5 if change.source_time_ms is None else 9
@@ -71,6 +74,7 @@ def test_a_change_as_an_envelope_and_back(change: Change, form: Form) -> None:
     assert [message.value is None for message in messages[1:]] == [True] * (change.operation is Operation.DELETE)
 
 
+@relaxed
 @given(changes())
 def test_a_change_as_a_flat_row_and_back(change: Change) -> None:
     message = encode_change(change, now_ms=5, form=Form.FLAT)[0]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from bson import json_util
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.query.documents import (
@@ -26,11 +26,10 @@ from mainstem.query.documents import (
 )
 from mainstem.query.documents.arrow import columns_of_schema, row_group_stats, to_arrow
 from tests.unit.query_documents.document_strategies import COLUMNS, Scenario, document_values, rows, scenarios
+from tests.unit.query_documents.document_strategies import relaxed as relaxed_settings
 
 plain = scenarios(of=rows, columns=COLUMNS)
-relaxed = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+relaxed = settings(relaxed_settings, max_examples=150)
 connection = duckdb.connect()
 connection.execute("SET TimeZone = 'America/New_York'")
 connection.execute("SET threads = 1")

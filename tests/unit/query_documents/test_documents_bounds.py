@@ -175,6 +175,7 @@ def test_a_row_as_a_document() -> None:
 
 def test_a_dbref_is_a_document() -> None:
     assert matches({"r": {"$ref": "users", "$id": 7}}, {"r": DBRef("users", 7)})
+    assert matches({"r.$id": 7}, {"r": DBRef("users", 7)})
 
 
 def test_sql_of_a_large_membership_stays_flat() -> None:

@@ -1,46 +1,33 @@
 """The tables of cases: what MongoDB documents of its languages, in our own words and data."""
 
-import datetime as dt
-import json
 import random
-from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from bson import json_util
 
 from mainstem.model.errors import Invalid
 from mainstem.query.documents import (
     apply_update,
+    columns,
     matched_offset,
+    matcher,
     matches,
     parse_filter,
     project,
+    row_document,
     sort_documents,
+    to_duckdb,
 )
 from mainstem.query.documents.values import identical
+from tests.unit.query_documents.vector_rows import decoded, plain_texts, questions, raw_cases, texts
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "documents"
-OPTIONS = json_util.JSONOptions(tz_aware=True, tzinfo=dt.UTC)
-MARKS = {"$oid", "$date", "$numberLong", "$numberDouble", "$numberDecimal", "$binary", "$regularExpression"}
-MARKS |= {"$timestamp", "$minKey", "$maxKey"}
 NEW_YEAR_MS = 1_704_067_200_000
 
 
-def decoded(value: Any) -> Any:
-    """Extended JSON, but only its own marks: `$regex` and `$ref` are part of the filter language and stay."""
-    if isinstance(value, list):
-        return [decoded(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1 and next(iter(value)) in MARKS:
-        return json_util.loads(json.dumps(value), json_options=OPTIONS)
-    return {name: decoded(item) for name, item in value.items()}
-
-
 def cases(name: str) -> list[Any]:
-    raw = json.loads((VECTORS / f"{name}.json").read_text())
-    return [pytest.param(decoded(case), id=case["about"]) for case in raw]
+    return [pytest.param(decoded(case), id=case["about"]) for case in raw_cases(name)]
 
 
 @pytest.mark.parametrize("case", cases("filters"))
@@ -99,3 +86,20 @@ def test_sort(case: dict[str, Any]) -> None:
     random.Random(7).shuffle(shuffled)
     found = sort_documents(shuffled, case["sort"])
     assert [json_util.dumps(item) for item in found] == [json_util.dumps(item) for item in expected]
+
+
+@pytest.mark.parametrize("kind", ["json", "extended_json"])
+def test_duckdb_answers_every_case_alike(kind: str) -> None:
+    documents = plain_texts() if kind == "json" else texts()
+    kinds = columns(j=kind)
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE t (n INTEGER, j VARCHAR)")
+    connection.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate(documents)))
+    rows = [row_document({"j": text}, kinds) for text in documents]
+    for about, source in questions():
+        passes = matcher(source)
+        expected = {n for n, document in enumerate(rows) if passes(document)}
+        condition = to_duckdb(source, kinds)
+        query = f"SELECT n FROM t WHERE {condition.text}"
+        found = {row[0] for row in connection.execute(query, condition.parameters).fetchall()}
+        assert found == expected if condition.exact else found >= expected, about

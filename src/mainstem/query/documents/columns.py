@@ -12,7 +12,7 @@ import decimal
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -75,7 +75,7 @@ def _value(value: Any, kind: Kind) -> Any:
         case Kind.JSON:
             return decode_json(value)
         case Kind.EXTENDED_JSON:
-            return json_util.loads(value, json_options=_EXTENDED)
+            return json_util.loads(value, json_options=_EXTENDED, object_pairs_hook=_unwrapped)
         case Kind.OBJECT_ID:
             return ObjectId(value)
         case Kind.DATE:
@@ -89,7 +89,33 @@ def _value(value: Any, kind: Kind) -> Any:
 
 
 _EXTENDED = json_util.JSONOptions(tz_aware=True, tzinfo=dt.UTC)
+# The names by which extended JSON tells a value from a document. A reference ($ref) is a document.
+MARKS = (
+    "$oid",
+    "$date",
+    "$regex",
+    "$minKey",
+    "$maxKey",
+    "$binary",
+    "$code",
+    "$uuid",
+    "$undefined",
+    "$numberLong",
+    "$timestamp",
+    "$numberDecimal",
+    "$dbPointer",
+    "$regularExpression",
+    "$symbol",
+    "$numberInt",
+    "$numberDouble",
+)
+_MARKS = frozenset(MARKS)
 _LONG_DIGITS = re.compile(r"\d{19}")
+
+
+def _unwrapped(pairs: Sequence[tuple[str, Any]]) -> Any:
+    document = dict(pairs)
+    return document if _MARKS.isdisjoint(document) else json_util.object_hook(document, _EXTENDED)
 
 
 def decode_json(text: str) -> Any:

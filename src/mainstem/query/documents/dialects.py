@@ -8,7 +8,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-from mainstem.query.documents.columns import Column, Kind
+from mainstem.query.documents.columns import MARKS, Column, Kind
 from mainstem.query.documents.predicate import Relation
 from mainstem.query.documents.values import INT32_MAX, INT32_MIN, INT64_MAX
 
@@ -73,8 +73,8 @@ class Dialect(Protocol):
     def keys_are(self, node: str, names: tuple[str, ...]) -> Sql | None:
         """Whether an object has exactly these names in this order; None where the engine does not keep the order."""
 
-    def first_key_is_marked(self, node: str) -> str:
-        """Whether an object's first name starts with a dollar sign."""
+    def is_marked(self, node: str) -> str:
+        """Whether an object is a value that extended JSON wraps; never NULL."""
 
     def is_array(self, node: str) -> str:
         """Whether a node is an array."""
@@ -139,6 +139,9 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+_MARKED = ", ".join(map(quoted, MARKS))
+
+
 class DuckDb:
     """DuckDB 1.3 and later (lambdas in Python's spelling)."""
 
@@ -196,8 +199,8 @@ class DuckDb:
             return Sql(f"len(json_keys({node})) = 0")
         return Sql(f"json_keys({node}) = [{', '.join('?' for _ in names)}]", names)
 
-    def first_key_is_marked(self, node: str) -> str:
-        return f"COALESCE(starts_with(json_keys({node})[1], '$'), FALSE)"
+    def is_marked(self, node: str) -> str:
+        return f"COALESCE(list_has_any(json_keys({node}), [{_MARKED}]), FALSE)"
 
     def is_array(self, node: str) -> str:
         return f"json_type({node}) = 'ARRAY'"
@@ -351,8 +354,9 @@ class Spark:
         # A Variant keeps an object's names sorted, so the document's order is gone.
         return None if names else Sql(f"schema_of_variant({node}) = 'OBJECT<>'")
 
-    def first_key_is_marked(self, node: str) -> str:
-        return f"schema_of_variant({node}) RLIKE '^OBJECT<`?[$]'"
+    def is_marked(self, node: str) -> str:
+        keys = f"map_keys(try_variant_get({node}, '$', 'map<string,variant>'))"
+        return f"COALESCE(arrays_overlap({keys}, array({_MARKED})), FALSE)"
 
     def is_array(self, node: str) -> str:
         return f"schema_of_variant({node}) LIKE 'ARRAY<%'"

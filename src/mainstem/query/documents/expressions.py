@@ -188,7 +188,7 @@ def _number(value: Any, name: str) -> Any:
 def combine(name: str, left: Any, right: Any, operate: Callable[[Any, Any], Any]) -> Any:
     """Apply an operation to two numbers with BSON's widening: decimal over double over long over int."""
     one, other = _number(left, name), _number(right, name)
-    if isinstance(one, Decimal) or isinstance(other, Decimal):
+    if any(isinstance(item, Decimal | Decimal128) for item in (left, right)):
         try:
             return Decimal128(_DECIMAL.create_decimal(operate(_decimal(one), _decimal(other))))
         except DecimalException as error:

@@ -179,12 +179,22 @@ def _comparison(op: Op, operand: Any) -> Matcher:
 
 def _against_number(relation: Callable[[Any, Any], bool], number: Any) -> Matcher:
     def compare(value: Any) -> bool:
-        if type(value) is int or type(value) is float:
-            # Python compares ints, floats and decimals by exact value, and NaN with nothing.
-            return relation(value, number)
-        return rank_of(value) is Rank.NUMBER and relation(number_of(value), number)
+        if rank_of(value) is not Rank.NUMBER:
+            return False
+        found = number_of(value)
+        # A decimal raises where it meets NaN.
+        return not is_nan(found) and relation(found, number)
 
-    return compare
+    if not isinstance(number, int | float):
+        return compare
+
+    def compare_plainly(value: Any) -> bool:
+        if type(value) is int or type(value) is float:
+            # Python compares ints and floats by exact value, and NaN with nothing.
+            return relation(value, number)
+        return compare(value)
+
+    return compare_plainly
 
 
 def _against_bound(op: Op, bound: Rank) -> Matcher:

@@ -6,6 +6,8 @@ element, scalars inside an array are passed over, and an array at the end of a p
 
 from typing import Any
 
+from bson.dbref import DBRef
+
 from mainstem.model.errors import Invalid
 from mainstem.query.documents.values import DEPTH_MAX, MISSING, is_document
 
@@ -62,8 +64,10 @@ def _into_document(node: Any, path: Path, at: int, spread: bool, offset: int | N
             found.append((node, offset))
             return
         if not is_document(node):
-            found.append((MISSING, offset))
-            return
+            if not isinstance(node, DBRef):
+                found.append((MISSING, offset))
+                return
+            node = node.as_doc()
 
 
 def _into_array(array: Any, path: Path, at: int, spread: bool, offset: int | None, found: list[Reached]) -> None:

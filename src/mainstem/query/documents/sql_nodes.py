@@ -102,7 +102,7 @@ class NodeTests:
     def is_object(self, node: str) -> str:
         """Whether a node is a document, and not a value that extended JSON wraps."""
         plain = self.dialect.is_object(node)
-        return f"({plain} AND NOT {self.dialect.first_key_is_marked(node)})" if self.extended else plain
+        return f"({plain} AND NOT {self.dialect.is_marked(node)})" if self.extended else plain
 
     def test(self, node: str, test: Test, *, upper: bool) -> Sql:
         """Whether the node passes, widened or narrowed as `upper` says."""
@@ -134,7 +134,7 @@ class NodeTests:
                 return Sql(f"({self.dialect.is_array(node)} AND {found})", condition.parameters)
 
     def _wrapped(self, node: str) -> Sql:
-        return Sql(f"({self.dialect.is_object(node)} AND {self.dialect.first_key_is_marked(node)})")
+        return Sql(f"({self.dialect.is_object(node)} AND {self.dialect.is_marked(node)})")
 
     def _or_wrapped(self, node: str, plain: Sql, *, upper: bool) -> Sql:
         """What plain JSON says, and where a wrapped value might pass too, that as well."""

@@ -10,6 +10,7 @@ of every width compare by their exact mathematical value.
 import datetime as dt
 import decimal
 import enum
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -208,9 +209,11 @@ def identical(left: Any, right: Any) -> bool:
 
 
 def number_of(value: Any) -> int | float | decimal.Decimal:
-    """A number as Python compares it exactly with every other one."""
+    """A number as Python compares it exactly with every other one. A decimal NaN would raise: it is a float's."""
     if isinstance(value, Decimal128):
-        return value.to_decimal()
+        value = value.to_decimal()
+    if isinstance(value, decimal.Decimal) and value.is_nan():
+        return math.nan
     return value  # type: ignore[no-any-return]
 
 
