@@ -40,6 +40,7 @@ COLUMNS: Columns = {
     "o": Column(Kind.OBJECT_ID),
     "j": Column(Kind.JSON),
     "k": Column(Kind.JSON),
+    "z": Column(Kind.OTHER),
 }
 
 integers = st.one_of(
@@ -89,6 +90,7 @@ rows = st.fixed_dictionaries(
         "o": nullable(object_ids.map(str)),
         "j": nullable(json_values.map(json.dumps)),
         "k": nullable(json_values.map(json.dumps)),
+        "z": nullable(st.lists(st.integers(0, 3), max_size=3)),
     }
 )
 
@@ -117,7 +119,7 @@ document_values = st.recursive(
 patterns = st.sampled_from(["a", "^a", "^ab.*", "b$", "^", "^a|b", "a.b", ""])
 regexes = st.builds(Regex, patterns, st.sampled_from(["", "i", "s", "m"]))
 paths = st.one_of(
-    st.sampled_from(["b", "i", "f", "m", "s", "t", "u", "d", "x", "o", "nowhere", "i.a"]),
+    st.sampled_from(["b", "i", "f", "m", "s", "t", "u", "d", "x", "o", "z", "z.0", "nowhere", "i.a"]),
     st.builds(
         lambda root, rest: ".".join([root, *rest]), st.sampled_from(["j", "k"]), st.lists(names, max_size=3)
     ),

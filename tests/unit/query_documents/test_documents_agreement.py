@@ -48,6 +48,7 @@ SCHEMA = pa.schema(
         "o": pa.string(),
         "j": pa.string(),
         "k": pa.string(),
+        "z": pa.list_(pa.uint64()),
     }
 )
 

@@ -42,21 +42,18 @@ def columns_of_schema(
     extended_json: Collection[str] = (),
     object_id: Collection[str] = (),
 ) -> dict[str, Column]:
-    """The columns of an Arrow schema. Text columns that hold JSON or ObjectIds are named; nested types are left out."""
+    """The columns of an Arrow schema. Text columns that hold JSON or ObjectIds are named by the caller."""
     named = {
         **dict.fromkeys(json, Kind.JSON),
         **dict.fromkeys(extended_json, Kind.EXTENDED_JSON),
         **dict.fromkeys(object_id, Kind.OBJECT_ID),
     }
-    found = {}
-    for field in schema:
-        column = Column(named[field.name]) if field.name in named else _column(field.type)
-        if column is not None:
-            found[field.name] = column
-    return found
+    return {
+        field.name: Column(named[field.name]) if field.name in named else _column(field.type) for field in schema
+    }
 
 
-def _column(type_: Any) -> Column | None:
+def _column(type_: Any) -> Column:
     types = pa.types
     if types.is_decimal(type_):
         return Column(Kind.DECIMAL, type_.scale)
@@ -74,7 +71,7 @@ def _column(type_: Any) -> Column | None:
     ):
         if test(type_):
             return Column(kind)
-    return None
+    return Column(Kind.OTHER)
 
 
 def row_group_stats(metadata: pq.FileMetaData, index: int) -> tuple[dict[str, ColumnStats], int]:

@@ -3,6 +3,8 @@
 Top-level fields are columns. Scalars are typed columns; objects, arrays and fields of mixed types are JSON text. A NULL
 column is a field that the document does not have: a table cannot tell missing from null at the top level, and filters
 that ask for presence (`$exists`) would be useless the other way round. Inside JSON text the two stay apart.
+
+Every column of the table must be named: a path whose first name is not a column is missing in every row.
 """
 
 # ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
@@ -37,6 +39,7 @@ class Kind(enum.Enum):
     OBJECT_ID = "object_id"  # as text of 24 lowercase hexadecimal digits
     JSON = "json"
     EXTENDED_JSON = "extended_json"  # MongoDB's: {"$oid": …}, {"$date": …} stand for values
+    OTHER = "other"  # structs, lists, unsigned numbers and the like: only `matches` looks into them
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -49,6 +52,11 @@ class Column(msgspec.Struct, frozen=True):
     def is_json(self) -> bool:
         """Whether the column is text that holds any value."""
         return self.kind is Kind.JSON or self.kind is Kind.EXTENDED_JSON
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether statistics say nothing of what the column holds, but for its NULLs."""
+        return self.is_json or self.kind is Kind.OTHER
 
 
 Columns = Mapping[str, Column]

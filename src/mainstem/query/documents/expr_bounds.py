@@ -68,9 +68,9 @@ def _comparison(path: tuple[str, ...], op: Op, constant: Literal, columns: Colum
         return _UNKNOWN
     column = columns.get(path[0])
     missing = _holds(op, MISSING, constant)
-    if column is None or (len(path) > 1 and not column.is_json):
+    if column is None or (len(path) > 1 and not column.is_opaque):
         return Bounded(Always(missing))
-    if column.is_json:
+    if column.is_opaque:
         return _UNKNOWN if missing else Bounded(Null(path[0], negated=True), exact=False)
     present = _present(path[0], column, op, constant)
     return Bounded(any_of([present.predicate, Null(path[0]) if missing else NO]), present.exact)

@@ -43,8 +43,8 @@ def _field(field: Field, columns: Columns, *, upper: bool) -> Predicate:
     passes_missing = single(field.test)(MISSING)
     if column is None:
         return Always(passes_missing)
-    if column.is_json:
-        # A NULL is a missing field; of a text that is there nothing is known.
+    if column.is_opaque:
+        # A NULL is a missing field; of a value that is there nothing is known.
         if passes_missing:
             return YES if upper else Null(name)
         return Null(name, negated=True) if upper else NO

@@ -132,8 +132,12 @@ class _Compiler:
     def _column(self, field: Field, *, upper: bool) -> Sql:
         name, rest = field.path[0], field.path[1:]
         column = self.columns.get(name)
-        if column is None or (rest and not column.is_json):
-            return constant(single(field.test)(MISSING))
+        passes_missing = single(field.test)(MISSING)
+        if column is None or (rest and not column.is_opaque):
+            return constant(passes_missing)
+        if column.kind is Kind.OTHER:
+            present = Sql(f"{self.dialect.identifier(name)} IS NOT NULL")
+            return self.approximate(constant(True) if passes_missing else present, is_upper=upper)
         if not column.is_json:
             return self._typed(name, column, field.test, upper=upper)
         tests = NodeTests(self, extended=column.kind is Kind.EXTENDED_JSON)
