@@ -118,6 +118,7 @@ def tables() -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_spark_returns_the_rows_that_match(tmp_path: Path) -> None:
     asked = tables()
     job = []

@@ -324,7 +324,9 @@ class Spark:
         return Sql(f"contains({text}, {part.text})", part.parameters)
 
     def truncated(self, double: str) -> str:
-        return f"CASE WHEN abs({double}) < 9.2E18D THEN CAST({double} AS BIGINT) END"
+        # NaN is above every number here.
+        fits = f"{double} >= -9223372036854775808D AND {double} < 9223372036854775808D"
+        return f"CASE WHEN {fits} THEN CAST({double} AS BIGINT) END"
 
     def text_constant(self, value: str) -> Sql:
         return Sql("?", (value,))
@@ -333,11 +335,11 @@ class Spark:
         return f"parse_json({column})"
 
     def child(self, node: str, name: str) -> str | None:
-        # Variant paths have no escapes inside a quoted name.
-        if "'" in name or "\\" in name or "\x00" in name or "]" in name:
+        # Variant paths have no escapes inside a quoted name, take no empty one and no question mark.
+        if not name or set(name) & set("\"'?\\\x00"):
             return None
-        found = f"""try_variant_get({node}, "$['{name}']", 'variant')""" if '"' not in name else None
-        if found is not None and name.isascii() and name.isdigit() and len(name) < 9:
+        found = f"""try_variant_get({node}, '$["{name}"]', 'variant')"""
+        if name.isascii() and name.isdigit() and len(name) < 9:
             return f"COALESCE({found}, {self.item(node, int(name))})"
         return found
 
