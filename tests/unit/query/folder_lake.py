@@ -71,7 +71,8 @@ class FolderCatalog(MetastoreCatalog):
         staged = self._update_and_stage_table(current, table.name(), requirements, updates)
         self._write_metadata(staged.metadata, staged.io, staged.metadata_location)
         self.locations[table.name()] = staged.metadata_location
-        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+        answer = {"metadata": staged.metadata, "metadata-location": staged.metadata_location}
+        return CommitTableResponse.model_validate(answer)
 
 
 # The rest of the interface (views, renames, listings) is never called here.
