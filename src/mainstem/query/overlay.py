@@ -6,7 +6,7 @@ pending one is the later. Values that do not fit their column widen it for this 
 a whole number into double, everything else into text.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -89,7 +89,8 @@ class _Layer:
         data["_hlc"] = pa.array([top.hlc for top in tops], pa.int64())
         data["_source"] = pa.array([top.source for top in tops], pa.string())
         data["_position"] = pa.array([self.pending[key].position for key in self.merged], pa.int64())
-        data["_clocks"] = pa.array(list(map(clocks_text, self.merged.values())), pa.string())
+        clocks = [clocks_text(row, self.user_columns) for row in self.merged.values()]
+        data["_clocks"] = pa.array(clocks, pa.string())
         for name, number in self.index.items():
             cells = [cells.get(name) for cells in by_stored]
             ours = [cell is not None and cell.value is not _BASE for cell in cells]
@@ -173,9 +174,9 @@ def stored_name(name: str) -> str:
     return f"{name}_" if name in RESERVED else name
 
 
-def clocks_text(row: Row) -> str | None:
-    """What `_clocks` says of a row: nothing where one stamp holds for all its columns."""
-    if len({cell.stamp for cell in row.cells.values()}) == 1:
+def clocks_text(row: Row, names: Collection[str]) -> str | None:
+    """What `_clocks` says of a row: nothing where it has all these columns, and one stamp holds for them."""
+    if len({cell.stamp for cell in row.cells.values()}) == 1 and len(row.cells) == len(names):
         return None
     return msgspec.json.encode({name: list(cell.stamp) for name, cell in row.cells.items()}).decode()
 
