@@ -1,0 +1,21 @@
+"""Who, how much, and seen before: the one gate in front of the log."""
+
+from mainstem.admission.dedup import Dedup, DedupSettings, Seen
+from mainstem.admission.gate import Duplicate, Gate
+from mainstem.admission.intake import Appended, Appender, Intake, Ticket
+from mainstem.admission.limits import Limits, OutOfSequence, TooLarge
+
+__all__ = [
+    "Appended",
+    "Appender",
+    "Dedup",
+    "DedupSettings",
+    "Duplicate",
+    "Gate",
+    "Intake",
+    "Limits",
+    "OutOfSequence",
+    "Seen",
+    "Ticket",
+    "TooLarge",
+]

@@ -1,0 +1,20 @@
+"""The log: every change, durable before it is acknowledged, then sealed into Parquet segments."""
+
+from mainstem.log.companion import Companion, NoCompanion
+from mainstem.log.coverage import Coverage, TableLag
+from mainstem.log.embedded import Appended, Log, LogStats
+from mainstem.log.segments import SegmentInfo, TableSlice
+from mainstem.log.settings import LogSettings
+
+__all__ = [
+    "Appended",
+    "Companion",
+    "Coverage",
+    "Log",
+    "LogSettings",
+    "LogStats",
+    "NoCompanion",
+    "SegmentInfo",
+    "TableLag",
+    "TableSlice",
+]

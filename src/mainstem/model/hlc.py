@@ -42,9 +42,7 @@ def check_drift(remote: Hlc, now_ms: int) -> None:
         raise Invalid(f"clock out of range. expected=0..{HLC_MAX} got={remote}", reason="clock_range")
     ahead_ms = wall_ms(remote) - now_ms
     if ahead_ms > DRIFT_MS_MAX:
-        raise Invalid(
-            f"clock drift. expected=at most {DRIFT_MS_MAX} ms ahead got={ahead_ms} ms", reason="clock_drift"
-        )
+        raise Invalid(f"clock drift. expected=at most {DRIFT_MS_MAX} ms ahead got={ahead_ms} ms", reason="clock_drift")
 
 
 @dataclass(slots=True)

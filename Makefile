@@ -1,0 +1,59 @@
+# One command each to run, check, test and measure. A second `make` does no work that is already done.
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+JARS  := $(VENV)/.jars
+PYTHON ?= python3
+DATA  ?= data
+HOST  ?= 127.0.0.1
+PORT  ?= 8181
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check serve bench soak lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(JARS) ## Make .venv with everything in it, the `mainstem` command included
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Mainstem needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Install it, or run: make setup PYTHON=/path/to/python3.11")'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@test -x $(VENV)/bin/uv || $(PY) -m pip install --quiet --disable-pip-version-check uv
+	@echo "installing the locked dependencies"
+	@$(VENV)/bin/uv pip sync --quiet --compile-bytecode --python $(PY) --require-hashes requirements/dev.txt
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The jars that Spark needs, fetched once by their Maven coordinates into the user's cache.
+$(JARS): $(STAMP) src/mainstem/app/jars.py
+	@$(PY) -m mainstem.app.jars
+	@touch $@
+
+demo: setup ## Stream a sample through the real server and read it back with DuckDB
+	@$(VENV)/bin/mainstem demo
+
+serve: setup ## Start the server and keep it up (DATA=data HOST=127.0.0.1 PORT=8181)
+	@exec $(VENV)/bin/mainstem serve --data $(DATA) --host $(HOST) --port $(PORT)
+
+test: setup ## Run the tests
+	@$(PY) -m pytest -m "not soak" $(ARGS)
+
+soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
+	@KILLS=$(or $(KILLS),200) SEED=$(or $(SEED),1) $(PY) -m pytest -m soak $(ARGS)
+
+check: $(STAMP) ## ruff, mypy --strict and import-linter
+	@$(VENV)/bin/ruff check src tests benchmarks
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-cache
+
+bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
+	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)
+
+lock: ## Lock the dependencies again, with hashes and without addresses
+	@$(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 \
+	  --no-header --no-emit-index-url --no-emit-find-links --extra dev pyproject.toml -o requirements/dev.txt
+
+clean: ## Remove what was built, but not your data
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

@@ -1,0 +1,58 @@
+"""The gate: the one place that decides whether a batch gets in, for every door alike.
+
+Order of the questions: who (authentication, later), how much (limits; rates, later), seen before (dedup).
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from mainstem.admission.dedup import Dedup, Seen
+from mainstem.admission.limits import Limits
+from mainstem.model.batch import Admitted, Batch
+from mainstem.model.errors import Invalid
+from mainstem.model.names import TableName, parse_table_name
+
+
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
+    """The batch is durable already: acknowledge it, append nothing."""
+
+    batch: Batch
+
+
+class Gate:
+    """Answers `Admitted` or `Duplicate`, or raises what the caller must do instead."""
+
+    def __init__(
+        self, dedup: Dedup, limits: Limits | None = None, backlog_bytes: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.dedup = dedup
+        self.limits = limits or Limits()
+        # What is durable and not yet in the tables.
+        self._backlog_bytes = backlog_bytes
+        self._names: dict[str, TableName] = {}
+
+    def admit(self, batch: Batch) -> Admitted | Duplicate:
+        """Decide on a batch. Remembers nothing: a batch counts as seen once the log says that it is durable."""
+        self.limits.check_count(batch.count)
+        self.limits.check_payload(len(batch.payload))
+        if not batch.source or len(batch.source) > self.limits.source_length_max or not batch.source.isprintable():
+            raise Invalid(
+                f"source. expected=1 to {self.limits.source_length_max} printable characters got={batch.source[:64]!r}"
+            )
+        if self.dedup.look(batch.source, batch.sequence, batch.fingerprint) is Seen.SAME:
+            return Duplicate(batch)
+        # Asked last: a batch that is durable already takes no room, and is told so even when there is none.
+        self.limits.check_backlog(self._backlog_bytes())
+        return Admitted(batch)
+
+    def tables(self, names: Iterable[str]) -> frozenset[TableName]:
+        """The tables that a batch names. Raises Invalid at the first name that cannot be one."""
+        return frozenset([self._names.get(name) or self._parse(name) for name in names])
+
+    def _parse(self, name: str) -> TableName:
+        parsed = parse_table_name(name)
+        if len(self._names) >= self.limits.names_cached_max:
+            self._names.clear()
+        self._names[name] = parsed
+        return parsed

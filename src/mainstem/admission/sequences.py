@@ -1,0 +1,64 @@
+"""A set of sequence numbers, kept as intervals, of bounded size."""
+
+from bisect import bisect_left
+
+
+class SequenceSet:
+    """The sequences seen, as disjoint intervals that never touch.
+
+    At most `intervals_max` intervals are kept: beyond that the two lowest become one, with the gap between them counted
+    as seen. What that costs is told by the caller (a sequence in that gap is refused, never taken for a duplicate).
+    """
+
+    __slots__ = ("_ends", "_intervals_max", "_starts")
+
+    def __init__(self, intervals_max: int, starts: list[int] | None = None, ends: list[int] | None = None) -> None:
+        self._intervals_max = intervals_max
+        self._starts = starts or []
+        self._ends = ends or []
+
+    def __contains__(self, sequence: int) -> bool:
+        index = bisect_left(self._ends, sequence)
+        return index < len(self._ends) and self._starts[index] <= sequence
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    @property
+    def intervals(self) -> tuple[list[int], list[int]]:
+        """First and last sequences of the intervals, both ascending."""
+        return self._starts, self._ends
+
+    @property
+    def highest(self) -> int | None:
+        """The highest sequence seen."""
+        return self._ends[-1] if self._ends else None
+
+    def highest_below(self, sequence: int) -> int | None:
+        """The highest sequence seen that is lower than the one given."""
+        index = bisect_left(self._starts, sequence) - 1
+        return min(self._ends[index], sequence - 1) if index >= 0 else None
+
+    def add(self, sequence: int) -> None:
+        """Take a sequence in; one that is there already changes nothing."""
+        starts, ends = self._starts, self._ends
+        if ends and sequence == ends[-1] + 1:
+            ends[-1] = sequence
+            return
+        index = bisect_left(ends, sequence)
+        if index < len(ends) and starts[index] <= sequence:
+            return
+        touches_left = index > 0 and ends[index - 1] == sequence - 1
+        touches_right = index < len(starts) and starts[index] == sequence + 1
+        if touches_left and touches_right:
+            ends[index - 1] = ends[index]
+            del starts[index], ends[index]
+        elif touches_left:
+            ends[index - 1] = sequence
+        elif touches_right:
+            starts[index] = sequence
+        else:
+            starts.insert(index, sequence)
+            ends.insert(index, sequence)
+            if len(starts) > self._intervals_max:
+                del starts[1], ends[0]

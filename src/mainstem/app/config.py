@@ -1,0 +1,84 @@
+"""The configuration: read once, checked once, then passed on as values.
+
+Defaults are DoLake's where it names one. A TOML file holds the same names:
+
+    [log]
+    flush_interval_s = 5
+
+    [tables."default.orders"]
+    history = false
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from mainstem.model import Invalid, TableName, parse_table_name
+from mainstem.tables.settings import TableSettings
+
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+
+MIB = 1 << 20
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the gateway listens."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8181
+    connections_max: Positive = 10_000
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When the log is sealed, and how long its segments stay."""
+
+    flush_events: Positive = 10_000
+    flush_bytes: Positive = 32 * MIB
+    flush_age_s: Seconds = 60.0
+    flush_interval_s: Seconds = 30.0
+    # Durable but not yet in a table. At this many bytes the gate answers `buffer_full`.
+    buffer_bytes_max: Positive = 4096 * MIB
+    segment_retention_s: Annotated[float, msgspec.Meta(ge=0)] = 3600.0
+
+
+class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The Spark side."""
+
+    enabled: bool = True
+    master: str = "local[*]"
+    driver_memory: str = "2g"
+    trigger_s: Seconds = 0.1
+    parallel_tables: Positive = 4
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a user can set."""
+
+    server: ServerConfig = ServerConfig()
+    log: LogConfig = LogConfig()
+    pipeline: PipelineConfig = PipelineConfig()
+    # By full name, as the file has them: the pipeline's process is handed them as they are.
+    tables: dict[str, dict[str, Any]] = {}
+
+    def table(self, name: TableName) -> TableSettings:
+        """How one table is stored."""
+        return TableSettings.from_document(self.tables.get(str(name), {}))
+
+
+def load_config(path: Path | None) -> Config:
+    """Read a TOML file, or take the defaults."""
+    if path is None:
+        return Config()
+    try:
+        config = msgspec.toml.decode(path.read_bytes(), type=Config)
+    except OSError as error:
+        raise Invalid(f"the configuration cannot be read. file={path} reason={error.strerror}") from error
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise Invalid(f"the configuration is not right. file={path} reason={error}") from error
+    # A table may be named as producers name it; from here on it has its full name.
+    tables = {str(parse_table_name(name)): document for name, document in config.tables.items()}
+    for document in tables.values():
+        TableSettings.from_document(document)
+    return msgspec.structs.replace(config, tables=tables)

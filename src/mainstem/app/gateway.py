@@ -1,0 +1,288 @@
+"""The gateway: every part of the front process, built and wired. No part knows another but through its arguments."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from litestar import Litestar
+from litestar.openapi import OpenAPIConfig
+
+from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.app.config import Config
+from mainstem.app.covering import Covering
+from mainstem.app.metrics import render_metrics
+from mainstem.app.supervisor import ChildStatus
+from mainstem.app.version import VERSION
+from mainstem.catalog import Catalog, Committed, SqliteStore
+from mainstem.doors import http
+from mainstem.doors.catalog import catalog_router
+from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.ws import CdcDoor, cdc_route
+from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
+from mainstem.log.disk import Disk
+from mainstem.model import LogPosition, TableName
+from mainstem.runtime.clock import Clock, SystemClock
+from mainstem.runtime.memory import rss_bytes
+from mainstem.wire.cdc import ServerState
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S_MAX = 10.0
+RETENTION_INTERVAL_S = 10.0
+_NO_CHILD = ChildStatus(running=False, pid=None, restarts=0, last_exit=None, last_exit_ms=None, last_lines=[])
+
+
+class Gateway:
+    """Doors, admission, log and catalog of one data folder. `await Gateway.open(…)` makes one."""
+
+    def __init__(self, config: Config, log: Log, dedup: Dedup, store: SqliteStore, data: Path, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._started_ms = clock.now_ms()
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+        self._covering = Covering(config.table)
+        self._coverage = _coverage_of(log)
+        self._log.on_sealed(self._coverage.sealed)
+        self.catalog = Catalog(
+            store=store, warehouse=str((data / "warehouse").absolute()), clock=clock, on_commit=self._on_commit
+        )
+        for table in self.catalog.tables():
+            self._on_covered(table.table, table.covered, table.snapshot_id)
+        self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
+        self._reported_ms: int | None = None
+        self._flushing = 0
+        # Set by whoever supervises the pipeline's process.
+        self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
+        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.door = CdcDoor(
+            intake=Intake(gate, log),
+            persisted=self,
+            flusher=self,
+            status=self,
+            clock=clock,
+            settings=CdcSettings(connections_max=config.server.connections_max),
+        )
+
+    @classmethod
+    async def open(
+        cls, config: Config, data: Path, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> "Gateway":
+        """Recover the log and the catalog, and be ready to serve."""
+        clock = clock or SystemClock()
+        dedup = Dedup(clock)
+        settings = LogSettings(
+            folder=data / "log",
+            seal_changes=config.log.flush_events,
+            seal_bytes=config.log.flush_bytes,
+            seal_age_s=config.log.flush_age_s,
+            seal_interval_s=config.log.flush_interval_s,
+        )
+        log = await Log.open(settings, companion=dedup, clock=clock, disk=disk)
+        if log.recovered is not None:
+            torn = log.recovered
+            logger.warning("cut a torn tail that was never acknowledged: %s", torn)
+        store = await asyncio.to_thread(SqliteStore, data / "catalog" / "catalog.db")
+        return cls(config, log, dedup, store, data, clock)
+
+    def app(self) -> Litestar:
+        """The application that a server runs."""
+        return Litestar(
+            route_handlers=[cdc_route(self.door), http.operations_router(self), catalog_router(self.catalog)],
+            openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
+            logging_config=None,
+        )
+
+    async def maintain(self) -> None:
+        """Drop segments that nobody needs any more, until cancelled."""
+        retention_ms = round(self._config.log.segment_retention_s * 1000)
+        while True:
+            await asyncio.sleep(RETENTION_INTERVAL_S)
+            try:
+                await self._log.drop_segments(self._is_done_with, retention_ms)
+            except OSError as error:
+                logger.error("segments could not be dropped: %s", error)
+
+    async def close(self) -> None:
+        """Answer what is under way, then let go of everything."""
+        await self.door.drain(DRAIN_S_MAX)
+        await self._log.close()
+        await asyncio.to_thread(self.catalog.close)
+
+    # Coverage
+
+    def _on_commit(self, committed: Committed) -> None:
+        """In the thread of the commit: the coverage lives on the loop."""
+        self._loop.call_soon_threadsafe(self._on_covered, committed.table, committed.covered, committed.snapshot_id)
+
+    def _on_covered(self, physical: TableName, covered: LogPosition, snapshot_id: int | None) -> None:
+        news = self._covering.committed(physical, covered, snapshot_id)
+        if news is not None:
+            self._coverage.covered(*news)
+
+    def _is_done_with(self, segment: SegmentInfo) -> bool:
+        return segment.last <= self._report.checkpointed_position and self._coverage.is_covered(segment)
+
+    # What the CDC door asks
+
+    @property
+    def watermark(self) -> LogPosition:
+        """Every change up to here is in its tables."""
+        return self._coverage.watermark
+
+    def on_advance(self, listener: Callable[[LogPosition], None], /) -> Callable[[], None]:
+        """Hear of each new watermark."""
+        return self._coverage.on_advance(listener)
+
+    def backlog_bytes(self) -> int:
+        """Durable, and not yet in the tables."""
+        return self._log.unsealed_bytes + self._coverage.bytes_behind
+
+    def utilization(self) -> float:
+        """How much of the room for the backlog is taken."""
+        return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def view(self) -> BufferView:
+        """The backlog, in the CDC protocol's words."""
+        stats = self._log.stats()
+        interval_ms = round(self._config.log.flush_interval_s * 1000)
+        oldest_ms = stats.unsealed_oldest_ms
+        return BufferView(
+            state=self._state(),
+            batch_count=stats.unsealed_batches,
+            event_count=self._log.durable - self.watermark,
+            size_bytes=self.backlog_bytes(),
+            utilization=self.utilization(),
+            oldest_ms=oldest_ms,
+            newest_ms=stats.unsealed_newest_ms,
+            last_flush_ms=stats.last_seal_ms,
+            next_flush_ms=None if oldest_ms is None else oldest_ms + interval_ms,
+        )
+
+    def _state(self) -> ServerState:
+        stats = self._log.stats()
+        child = self.child()
+        if stats.refusing is not None:
+            return ServerState.ERROR
+        if self._config.pipeline.enabled and child.restarts and not child.running:
+            return ServerState.RECOVERING
+        if self._flushing or stats.sealing:
+            return ServerState.FLUSHING
+        return ServerState.RECEIVING if self._log.durable > self.watermark else ServerState.IDLE
+
+    # What the HTTP door asks
+
+    async def flush(self, timeout_s: float, /) -> http.Flushed:
+        """Seal what is durable, and wait for the tables. Raises Overloaded only where the log cannot be sealed."""
+        began_s = self._clock.monotonic_s()
+        self._flushing += 1
+        try:
+            position = await self._log.flush()
+            left_s = max(0.0, timeout_s - (self._clock.monotonic_s() - began_s))
+            complete = await self._coverage.wait_for(position, left_s)
+        finally:
+            self._flushing -= 1
+        tables = {
+            str(name): http.FlushedTable(
+                covered=lag.covered, snapshot_id=self._covering.snapshots.get(name), error=self._error_of(name)
+            )
+            for name, lag in self._coverage.lag().items()
+        }
+        elapsed_ms = round((self._clock.monotonic_s() - began_s) * 1000)
+        return http.Flushed(complete=complete, position=position, elapsed_ms=elapsed_ms, tables=tables)
+
+    def report(self, report: http.PipelineReport) -> None:
+        """The pipeline told how it is."""
+        self._report = report
+        self._reported_ms = self._clock.now_ms()
+
+    def status(self) -> http.Status:
+        """Everything that an operator wants to know first."""
+        stats = self._log.stats()
+        view = self.view()
+        pipeline = self._pipeline_status()
+        tables = self._table_statuses()
+        broken = [f"{name}: {table.error}" for name, table in tables.items() if table.error]
+        last_error = (
+            next(iter(broken), None) or stats.refusing or stats.last_error or pipeline.error or pipeline.last_exit
+        )
+        torn = self._log.recovered
+        return http.Status(
+            state=str(view.state),
+            gateway=http.GatewayStatus(
+                version=VERSION,
+                pid=os.getpid(),
+                started_ms=self._started_ms,
+                uptime_s=(self._clock.now_ms() - self._started_ms) / 1000,
+                rss_bytes=rss_bytes(),
+                connections=self.door.connection_count,
+            ),
+            log=http.LogStatus(
+                durable=stats.durable,
+                sealed=stats.sealed,
+                segments=stats.segments,
+                segment_bytes=stats.segment_bytes,
+                recovered=None if torn is None else f"{torn.bytes} bytes cut at {torn.path.name}:{torn.offset}",
+                last_error=stats.refusing or stats.last_error,
+            ),
+            buffer=http.BufferStatus(
+                event_count=view.event_count,
+                total_size_bytes=view.size_bytes,
+                utilization=view.utilization,
+                oldest_batch_time=view.oldest_ms,
+                last_flush_time=view.last_flush_ms,
+                next_flush_time=view.next_flush_ms,
+            ),
+            pipeline=pipeline,
+            tables=tables,
+            last_error=last_error,
+        )
+
+    def metrics(self) -> bytes:
+        """The same for Prometheus."""
+        return render_metrics(self.status(), self.door.stats)
+
+    def _pipeline_status(self) -> http.PipelineStatus:
+        child = self.child()
+        state = self._report.state
+        if self._config.pipeline.enabled and not child.running:
+            state = "down"
+        return http.PipelineStatus(
+            state=state,
+            running=child.running,
+            pid=child.pid,
+            restarts=child.restarts,
+            last_exit=child.last_exit,
+            last_exit_ms=child.last_exit_ms,
+            last_lines=child.last_lines,
+            reported_ms=self._reported_ms,
+            checkpointed=self._report.checkpointed_position,
+            memory=self._report.memory,
+            error=self._report.error,
+        )
+
+    def _table_statuses(self) -> dict[str, http.TableStatus]:
+        return {
+            str(name): http.TableStatus(
+                logged=lag.logged,
+                covered=lag.covered,
+                lag_changes=lag.changes_behind,
+                snapshot_id=self._covering.snapshots.get(name),
+                error=self._error_of(name),
+            )
+            for name, lag in self._coverage.lag().items()
+        }
+
+    def _error_of(self, name: TableName) -> str | None:
+        told = self._report.tables.get(str(name))
+        return None if told is None else told.error
+
+
+def _coverage_of(log: Log) -> Coverage:
+    segments = log.segments()
+    coverage = Coverage(start=LogPosition(segments[0].first - 1) if segments else log.sealed)
+    for segment in segments:
+        coverage.sealed(segment)
+    return coverage

@@ -1,0 +1,75 @@
+"""The metrics that Prometheus scrapes: the status, as numbers."""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from mainstem.doors.cdc_ports import DoorStats
+from mainstem.doors.http import Status
+
+
+def render_metrics(status: Status, door: DoorStats) -> bytes:
+    """One scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Scrape(status, door))
+    return generate_latest(registry)
+
+
+class _Scrape(Collector):
+    def __init__(self, status: Status, door: DoorStats) -> None:
+        self._status = status
+        self._door = door
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+        yield from self._tables()
+
+    def _gauges(self) -> Iterable[Metric]:
+        status = self._status
+        gauges = {
+            "connections": ("Open CDC connections.", status.gateway.connections),
+            "gateway_resident_bytes": ("Memory of the gateway.", status.gateway.rss_bytes),
+            "pipeline_resident_bytes": (
+                "Memory of the JVM of the pipeline.",
+                status.pipeline.memory.get("jvm_rss_bytes", 0),
+            ),
+            "pipeline_up": ("1 while the pipeline's process runs.", int(status.pipeline.running)),
+            "log_durable_position": ("The last change that is durable.", status.log.durable),
+            "log_sealed_position": ("The last change that is in a segment.", status.log.sealed),
+            "log_segments": ("Segments kept.", status.log.segments),
+            "log_segment_bytes": ("Bytes in them.", status.log.segment_bytes),
+            "buffer_changes": ("Changes that are durable and not yet in the tables.", status.buffer.event_count),
+            "buffer_bytes": ("Bytes of them.", status.buffer.total_size_bytes),
+            "buffer_utilization": ("Share of the room for them, 0 to 1.", status.buffer.utilization),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"mainstem_{name}", text, value=value)
+
+    def _counters(self) -> Iterable[Metric]:
+        counters = {
+            "connections_opened": ("CDC connections since the start.", self._door.connections_opened),
+            "connections_refused": ("Refused at a bound.", self._door.connections_refused),
+            "batches": ("Batches made durable.", self._door.batches),
+            "changes": ("Changes made durable.", self._door.changes),
+            "duplicates": ("Batches that were durable already.", self._door.duplicates),
+            "pipeline_restarts": ("Times that the pipeline was started again.", self._status.pipeline.restarts),
+        }
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"mainstem_{name}", text, value=value)
+        nacks = CounterMetricFamily("mainstem_nacks", "Refused batches and messages.", labels=["reason"])
+        for reason, count in self._door.nacks.items():
+            nacks.add_metric([reason], count)
+        yield nacks
+
+    def _tables(self) -> Iterable[Metric]:
+        lag = GaugeMetricFamily("mainstem_table_lag_changes", "Sealed changes not in the table.", labels=["table"])
+        covered = GaugeMetricFamily("mainstem_table_covered_position", "What the table covers.", labels=["table"])
+        broken = GaugeMetricFamily("mainstem_table_broken", "1 while the table cannot be written.", labels=["table"])
+        for name, table in self._status.tables.items():
+            lag.add_metric([name], table.lag_changes)
+            covered.add_metric([name], table.covered)
+            broken.add_metric([name], int(table.error is not None))
+        yield from (lag, covered, broken)

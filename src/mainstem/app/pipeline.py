@@ -1,0 +1,32 @@
+"""The pipeline's process, as the gateway starts it: the jars are found here, so that the gateway need not wait."""
+
+import logging
+import sys
+from pathlib import Path
+
+import msgspec
+
+from mainstem.app.jars import ensure_jars
+from mainstem.app.java import check_java
+from mainstem.model import MainstemError
+from mainstem.pipeline.settings import PipelineSettings
+
+
+def main(path: str) -> int:
+    """Read the settings from a file, and carry the log into the tables until told to stop."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        check_java()
+        jars = [str(jar) for jar in ensure_jars()]
+        settings = PipelineSettings.from_document({**msgspec.json.decode(Path(path).read_bytes()), "jars": jars})
+    except MainstemError as error:
+        print(f"mainstem: {error}", file=sys.stderr)
+        return 1
+    from mainstem.pipeline.runner import run
+
+    run(settings)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,119 @@
+"""A server in a process of its own, for those who need one for a while: the demo, the tests, the benchmarks."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from mainstem.app.address import read_address
+from mainstem.app.config import Config
+from mainstem.model import MainstemError, Overloaded
+from mainstem.runtime.clock import SystemClock
+
+START_S_MAX = 30.0
+STOP_S_MAX = 60.0
+POLL_S = 0.01
+
+
+class ServerProcess:
+    """`mainstem serve` on a data folder. It may be killed and started again, on the same port."""
+
+    def __init__(self, data: Path, config: Config | None = None) -> None:
+        self.data = data
+        self._config = config or Config()
+        self._port = self._config.server.port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._clock = SystemClock()
+        self.url = ""
+        # From the start of the process to the first answer.
+        self.start_s = 0.0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    @property
+    def ws_url(self) -> str:
+        """Where producers connect."""
+        return self.url.replace("http", "ws", 1) + "/ws"
+
+    @property
+    def pid(self) -> int:
+        """Of the gateway."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start it, and return once it answers."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        config_path = self.data / "config.toml"
+        server = msgspec.structs.replace(self._config.server, port=self._port)
+        config = msgspec.structs.replace(self._config, server=server)
+        config_path.write_bytes(msgspec.toml.encode(msgspec.to_builtins(config)))
+        began_s = self._clock.monotonic_s()
+        self._spawn(config_path)
+        await self._wait_until_up(began_s)
+        self.start_s = self._clock.monotonic_s() - began_s
+
+    def _spawn(self, config_path: Path) -> None:
+        command = [sys.executable, "-m", "mainstem.app.cli", "serve", "--data", str(self.data)]
+        with (self.data / "gateway.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--config", str(config_path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    async def _wait_until_up(self, began_s: float) -> None:
+        assert self._process is not None
+        while self._clock.monotonic_s() - began_s < START_S_MAX:
+            if self._process.poll() is not None:
+                raise MainstemError(f"the server did not start. log={self._tail()}")
+            address = read_address(self.data)
+            if address is not None and address.pid == self._process.pid:
+                self.url = address.url
+                self._port = int(address.url.rsplit(":", 1)[1])
+                return
+            await asyncio.sleep(POLL_S)
+        raise Overloaded(f"the server did not answer in {START_S_MAX} s. log={self._tail()}", retry_after_s=1)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash or the kernel would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    async def stop(self) -> int:
+        """SIGTERM, and wait until it has drained and gone. Returns its exit code."""
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.to_thread(self._process.wait, STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+    async def status(self) -> dict[str, Any]:
+        """What `/status` says."""
+        async with httpx.AsyncClient(timeout=10) as http:
+            answer = await http.get(self.url + "/status")
+        status: dict[str, Any] = answer.raise_for_status().json()
+        return status
+
+    async def flush(self, timeout_s: float = 120.0) -> dict[str, Any]:
+        """Carry everything into the tables; the answer says which snapshots hold it."""
+        async with httpx.AsyncClient(timeout=timeout_s + 10) as http:
+            answer = await http.post(f"{self.url}/flush?timeoutS={timeout_s}")
+        flushed: dict[str, Any] = answer.json()
+        return flushed
+
+    def _tail(self) -> str:
+        return (self.data / "gateway.log").read_text(errors="replace")[-2000:]

@@ -1,0 +1,143 @@
+"""Keeps the pipeline's process up: starts it, sees it die, says so, and starts it again with backoff.
+
+The gateway goes on accepting whatever happens here. The child holds the read end of a pipe of ours as its standard
+input, and asks the kernel to be told of our death: it does not outlive us even when we are killed.
+"""
+
+import asyncio
+import ctypes
+import logging
+import signal
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mainstem.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S_MIN = 0.5
+BACKOFF_S_MAX = 30.0
+# A child that stayed up this long starts again with the shortest backoff.
+HEALTHY_S = 60.0
+STOP_S_MAX = 30.0
+LAST_LINES_MAX = 40
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What `/status` says of a supervised process."""
+
+    running: bool
+    pid: int | None
+    restarts: int
+    last_exit: str | None
+    last_exit_ms: int | None
+    last_lines: list[str]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the one that started it dies (Linux; elsewhere the pipe does it)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Supervisor:
+    """One child process, restarted until it is told to stop."""
+
+    def __init__(self, command: Sequence[str], *, log_path: Path, clock: Clock) -> None:
+        self._command = command
+        self._log_path = log_path
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._restarts = 0
+        self._last_exit: str | None = None
+        self._last_exit_ms: int | None = None
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINES_MAX)
+        self._stopping = asyncio.Event()
+
+    def status(self) -> ChildStatus:
+        """A snapshot for `/status`."""
+        running = self._process is not None and self._process.returncode is None
+        return ChildStatus(
+            running=running,
+            pid=self._process.pid if self._process and running else None,
+            restarts=self._restarts,
+            last_exit=self._last_exit,
+            last_exit_ms=self._last_exit_ms,
+            last_lines=list(self._last_lines) if self._last_exit else [],
+        )
+
+    async def run(self) -> None:
+        """Keep the child up until `stop`."""
+        backoff_s = BACKOFF_S_MIN
+        while not self._stopping.is_set():
+            started_s = self._clock.monotonic_s()
+            code = await self._run_once()
+            if self._stopping.is_set():
+                return
+            if self._clock.monotonic_s() - started_s > HEALTHY_S:
+                backoff_s = BACKOFF_S_MIN
+            self._restarts += 1
+            self._last_exit = _describe(code)
+            self._last_exit_ms = self._clock.now_ms()
+            log.error("the pipeline died (%s); starting it again in %.1f s", self._last_exit, backoff_s)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), backoff_s)
+            except TimeoutError:
+                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    async def stop(self) -> None:
+        """Let the child finish what it has in hand, and kill it if that takes too long."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S_MAX)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _run_once(self) -> int:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+            # Ctrl-C in a terminal reaches the whole group; the child is told by us, once the door is shut.
+            start_new_session=True,
+        )
+        if self._stopping.is_set():
+            self._process.terminate()
+        assert self._process.stdout is not None
+        with self._log_path.open("ab", buffering=0) as sink:
+            async for line in _lines(self._process.stdout):
+                sink.write(line)
+                self._last_lines.append(line.decode(errors="replace").rstrip()[:500])
+        return await self._process.wait()
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Lines as they come; one that is longer than the reader's buffer comes in pieces."""
+    while True:
+        try:
+            line = await stream.readuntil(b"\n")
+        except asyncio.IncompleteReadError as end:
+            if end.partial:
+                yield end.partial + b"\n"
+            return
+        except asyncio.LimitOverrunError as over:
+            line = await stream.readexactly(over.consumed)
+        yield line
+
+
+def _describe(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,416 @@
+"""The catalog: namespaces and Iceberg tables, and the commits that change them.
+
+A commit reads the current document, checks the requirements, applies the updates, writes a new metadata file, and
+then swaps the table's pointer in the store. Only the swap makes it visible, and it happens after the file is durable.
+Every method blocks and may be called from any thread; doors call it off the event loop.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mainstem.catalog import requirements as requirement_rules
+from mainstem.catalog import updates as update_rules
+from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
+from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
+from mainstem.catalog.fence import check_fence, covered_position
+from mainstem.catalog.files import Files, RoutedFiles
+from mainstem.catalog.locks import TableLocks
+from mainstem.catalog.metadata import current_snapshot_id, new_document
+from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, folder_of, ident_of
+from mainstem.catalog.schemas import Document
+from mainstem.catalog.store import Pointer, Store, Swap
+from mainstem.model import NOWHERE, Corrupt, Invalid, LogPosition, NotFound, OutcomeUnknown, Overloaded, TableName
+from mainstem.runtime.clock import Clock, SystemClock
+
+WAREHOUSE = "lake"
+ATTEMPTS_MAX = 5
+DELETE_OLD_METADATA_PROPERTY = "write.metadata.delete-after-commit.enabled"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What listeners learn of a commit, after it is durable."""
+
+    table: TableName
+    snapshot_id: int | None
+    covered: LogPosition
+    metadata_location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table as a client gets it. `metadata_location` is None while a create is only staged."""
+
+    metadata_location: str | None
+    stored: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table in the status of the product."""
+
+    table: TableName
+    snapshot_id: int | None
+    covered: LogPosition
+
+
+@dataclass(frozen=True, slots=True)
+class NewTable:
+    """What a client asks for when it creates a table."""
+
+    schema: Document
+    spec: Document | None = None
+    order: Document | None = None
+    location: str | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One table's part of a commit."""
+
+    ident: TableIdent
+    requirements: Sequence[Document]
+    updates: Sequence[Document]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A commit applied to what is current now. `pointer` is None where nothing changes."""
+
+    ident: TableIdent
+    base: Pointer | None
+    base_document: Document | None
+    document: Document
+    pointer: Pointer | None
+
+
+def _random_id() -> str:
+    return str(uuid.uuid4())
+
+
+class Catalog:
+    """All tables of one warehouse.
+
+    `on_commit` is called after each commit is durable, in commit order per table, in the thread of the commit: it must
+    be quick and must not call back into the catalog for the same table.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        warehouse: str,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        on_commit: Callable[[Committed], None] | None = None,
+        new_id: Callable[[], str] = _random_id,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+    ) -> None:
+        self._store = store
+        self._warehouse = warehouse.rstrip("/")
+        self._files = files or RoutedFiles()
+        self._documents = Documents(self._files, cache_bytes_max)
+        self._clock = clock or SystemClock()
+        self._on_commit = on_commit
+        self._new_id = new_id
+        self._locks = TableLocks()
+
+    def close(self) -> None:
+        """Release the store."""
+        self._store.close()
+
+    def check_warehouse(self, name: str | None) -> None:
+        """Refuse a client that asks for a warehouse that is not this one."""
+        if name and name != WAREHOUSE and name.rstrip("/") != self._warehouse:
+            raise NoSuchWarehouse(name)
+
+    # --- what the gateway asks ---
+
+    def covered(self, name: TableName) -> LogPosition:
+        """The log position that a table covers: `NOWHERE` for one that does not exist."""
+        pointer = self._store.table(ident_of(name))
+        return NOWHERE if pointer is None else pointer.covered
+
+    def tables(self) -> list[TableState]:
+        """Every table with its snapshot and what it covers."""
+        return [
+            TableState(ident.table_name, pointer.snapshot_id, pointer.covered)
+            for ident, pointer in self._store.tables(None)
+        ]
+
+    # --- namespaces ---
+
+    def list_namespaces(self, parent: Namespace = ()) -> list[Namespace]:
+        """The namespaces right below `parent`."""
+        return self._store.namespaces(parent)
+
+    def create_namespace(self, namespace: Sequence[str], properties: dict[str, str]) -> None:
+        """Create a namespace, and the ones above it that are missing."""
+        self._store.create_namespace(check_namespace(namespace), properties)
+
+    def namespace_properties(self, namespace: Namespace) -> dict[str, str]:
+        """The properties of a namespace; raises where there is none."""
+        return self._store.namespace_properties(namespace)
+
+    def update_namespace(
+        self, namespace: Namespace, removals: Sequence[str], updates: dict[str, str]
+    ) -> tuple[list[str], list[str]]:
+        """Set and remove properties. Returns the removed keys and the missing ones."""
+        return self._store.update_namespace(namespace, removals, updates)
+
+    def drop_namespace(self, namespace: Namespace) -> None:
+        """Drop an empty namespace."""
+        self._store.drop_namespace(namespace)
+
+    # --- tables ---
+
+    def list_tables(self, namespace: Namespace) -> list[TableIdent]:
+        """The tables of a namespace."""
+        return [ident for ident, _ in self._store.tables(namespace)]
+
+    def table_exists(self, ident: TableIdent) -> bool:
+        """Whether there is such a table."""
+        return self._store.table(ident) is not None
+
+    def load_table(self, ident: TableIdent) -> Loaded:
+        """The current metadata of a table."""
+        pointer = self._store.table(ident)
+        if pointer is None:
+            raise NoSuchTable(ident)
+        return Loaded(pointer.metadata_location, self._current(pointer))
+
+    def metadata_location(self, ident: TableIdent) -> str:
+        """Where a table's current metadata is: changes with every commit, and costs no read of it."""
+        pointer = self._store.table(ident)
+        if pointer is None:
+            raise NoSuchTable(ident)
+        return pointer.metadata_location
+
+    def stage_table(self, namespace: Namespace, name: str, new: NewTable) -> Loaded:
+        """What a table would look like. It comes into being with the commit that ends the client's transaction."""
+        ident = check_ident(namespace, name)
+        document = self._first_document(ident, new)
+        return Loaded(None, self._documents.encoded(document))
+
+    def create_table(self, namespace: Namespace, name: str, new: NewTable) -> Loaded:
+        """Create a table."""
+        ident = check_ident(namespace, name)
+        with self._locks.hold([ident]):
+            document = self._first_document(ident, new)
+            pointer = _pointer(document, next_location(document, None, self._new_id()))
+            done = self._swap([_Prepared(ident, None, None, document, pointer)])
+        if done is None:
+            raise AlreadyExists(f"Table already exists: {ident}")
+        return done[0]
+
+    def register_table(self, namespace: Namespace, name: str, metadata_location: str, *, overwrite: bool) -> Loaded:
+        """Take up a table whose metadata file exists already."""
+        ident = check_ident(namespace, name)
+        self._store.namespace_properties(ident.namespace)
+        try:
+            stored = self._documents.read(metadata_location)
+        except NotFound as error:
+            raise Invalid(f"metadata file is missing. expected=a file got=none at {metadata_location}") from error
+        with self._locks.hold([ident]):
+            base = self._store.table(ident)
+            if base is not None and not overwrite:
+                raise AlreadyExists(f"Table already exists: {ident}")
+            pointer = _pointer(stored.document, metadata_location)
+            check_fence(NOWHERE if base is None else base.covered, pointer.covered, ())
+            expected = None if base is None else base.metadata_location
+            if not self._store.swap([Swap(ident, expected, pointer)]):
+                raise AlreadyExists(f"Table already exists: {ident}")
+            self._announce(ident, pointer)
+        return Loaded(metadata_location, stored)
+
+    def rename_table(self, source: TableIdent, destination: TableIdent) -> None:
+        """Give a table another name. Its files stay where they are."""
+        target = check_ident(destination.namespace, destination.name)
+        with self._locks.hold([source, target]):
+            self._store.rename_table(source, target)
+
+    def drop_table(self, ident: TableIdent, *, purge: bool) -> None:
+        """Forget a table; with `purge`, remove its files as well, once it is forgotten."""
+        with self._locks.hold([ident]):
+            pointer = self._store.drop_table(ident)
+        if purge:
+            self._purge(pointer)
+
+    def unregister_table(self, ident: TableIdent) -> Loaded:
+        """Forget a table and leave its files, so that another catalog can take it up."""
+        with self._locks.hold([ident]):
+            loaded = self.load_table(ident)
+            self._store.drop_table(ident)
+        return loaded
+
+    # --- commits ---
+
+    def commit_table(self, commit: Commit) -> Loaded:
+        """Commit to one table, or complete its creation."""
+        return self._commit([commit])[0]
+
+    def commit_transaction(self, commits: Sequence[Commit]) -> None:
+        """Commit to several tables: all of it happens, or nothing."""
+        idents = [commit.ident for commit in commits]
+        if len(set(idents)) != len(idents):
+            raise Invalid(f"a transaction names a table twice. expected=one change per table got={sorted(idents)}")
+        self._commit(commits)
+
+    def _commit(self, commits: Sequence[Commit]) -> list[Loaded]:
+        with self._locks.hold(commit.ident for commit in commits):
+            for _ in range(ATTEMPTS_MAX):
+                done = self._swap([self._prepare(commit) for commit in commits])
+                if done is not None:
+                    return done
+        tables = ", ".join(str(commit.ident) for commit in commits)
+        raise CommitFailed(f"Commit failed: lost the race {ATTEMPTS_MAX} times: {tables}")
+
+    def _prepare(self, commit: Commit) -> _Prepared:
+        ident = commit.ident
+        base = self._store.table(ident)
+        if requirement_rules.is_create(commit.requirements):
+            return self._prepare_create(commit, base)
+        if base is None:
+            raise NoSuchTable(ident)
+        before = self._current(base).document
+        requirement_rules.check(commit.requirements, before)
+        after = update_rules.apply(
+            before, commit.updates, base_location=base.metadata_location, now_ms=self._clock.now_ms()
+        )
+        if after is before:
+            return _Prepared(ident, base, before, before, None)
+        pointer = _pointer(after, next_location(after, base.metadata_location, self._new_id()))
+        check_fence(base.covered, pointer.covered, commit.updates)
+        return _Prepared(ident, base, before, after, pointer)
+
+    def _prepare_create(self, commit: Commit, base: Pointer | None) -> _Prepared:
+        ident = check_ident(commit.ident.namespace, commit.ident.name)
+        self._store.namespace_properties(ident.namespace)
+        requirement_rules.check(commit.requirements, None if base is None else self._current(base).document)
+        updates = list(commit.updates)
+        if not any(update.get("action") == "set-location" for update in updates):
+            updates.append({"action": "set-location", "location": self._claim_location(ident)})
+        document = update_rules.create(updates, uuid=self._new_id(), now_ms=self._clock.now_ms())
+        self._files.claim_table(document["location"])
+        pointer = _pointer(document, next_location(document, None, self._new_id()))
+        return _Prepared(ident, None, None, document, pointer)
+
+    def _swap(self, prepared: Sequence[_Prepared]) -> list[Loaded] | None:
+        """Write the metadata files and swap the pointers. None: the race is lost and nothing is left behind."""
+        changed = [(p, p.pointer) for p in prepared if p.pointer is not None]
+        written: dict[TableIdent, Stored] = {}
+        keep_files = False
+        try:
+            for p, pointer in changed:
+                written[p.ident] = self._write(pointer.metadata_location, p.document)
+            swaps = [Swap(p.ident, p.base.metadata_location if p.base else None, pointer) for p, pointer in changed]
+            keep_files = not swaps or self._store.swap(swaps)
+        except OutcomeUnknown:
+            # The swap may have happened, so the files must stay.
+            keep_files = True
+            raise
+        finally:
+            if not keep_files:
+                for _, pointer in changed:
+                    self._remove_quietly(pointer.metadata_location)
+        if not keep_files:
+            return None
+        for p, pointer in changed:
+            self._documents.keep(pointer.metadata_location, written[p.ident])
+            self._announce(p.ident, pointer)
+            self._remove_old_metadata(p)
+        return [self._loaded(p, written.get(p.ident)) for p in prepared]
+
+    def _loaded(self, prepared: _Prepared, written: Stored | None) -> Loaded:
+        if prepared.pointer is not None and written is not None:
+            return Loaded(prepared.pointer.metadata_location, written)
+        assert prepared.base is not None, "only a table that exists can be left unchanged"
+        return Loaded(prepared.base.metadata_location, self._current(prepared.base))
+
+    def _write(self, location: str, document: Document) -> Stored:
+        try:
+            return self._documents.write(location, document)
+        except OSError as error:
+            raise Overloaded(f"metadata file cannot be written. got={error}", retry_after_s=1.0) from error
+
+    def _remove_old_metadata(self, prepared: _Prepared) -> None:
+        """Remove the files that fell out of the metadata log, where the table asks for that."""
+        wanted = str(prepared.document["properties"].get(DELETE_OLD_METADATA_PROPERTY, ""))
+        if prepared.base_document is None or wanted.lower() != "true":
+            return
+        kept = {entry["metadata-file"] for entry in prepared.document["metadata-log"]}
+        for entry in prepared.base_document["metadata-log"]:
+            if entry["metadata-file"] not in kept:
+                self._remove_quietly(entry["metadata-file"])
+
+    def _announce(self, ident: TableIdent, pointer: Pointer) -> None:
+        if self._on_commit is None:
+            return
+        committed = Committed(ident.table_name, pointer.snapshot_id, pointer.covered, pointer.metadata_location)
+        try:
+            self._on_commit(committed)
+        except Exception:
+            # The commit is durable; a listener's trouble must not tell the client otherwise.
+            _logger.exception("a listener failed after a commit", extra={"table": str(ident)})
+
+    # --- files ---
+
+    def _current(self, pointer: Pointer) -> Stored:
+        try:
+            return self._documents.read(pointer.metadata_location)
+        except (NotFound, Invalid) as error:
+            raise Corrupt(f"table metadata cannot be read. got={error}", place=pointer.metadata_location) from error
+
+    def _first_document(self, ident: TableIdent, new: NewTable) -> Document:
+        self._store.namespace_properties(ident.namespace)
+        if self._store.table(ident) is not None:
+            raise AlreadyExists(f"Table already exists: {ident}")
+        location = new.location.rstrip("/") if new.location else self._claim_location(ident)
+        document = new_document(
+            schema=new.schema,
+            spec=new.spec,
+            order=new.order,
+            location=location,
+            properties=new.properties,
+            uuid=self._new_id(),
+            now_ms=self._clock.now_ms(),
+        )
+        if new.location:
+            self._files.claim_table(location)
+        return document
+
+    def _claim_location(self, ident: TableIdent) -> str:
+        """A folder for a new table. What a dropped table left behind stays untouched: the new one goes beside it."""
+        location = f"{self._warehouse}/{folder_of(ident)}"
+        try:
+            if self._files.claim_table(location):
+                return location
+            beside = f"{location}-{self._new_id()[:8]}"
+            self._files.claim_table(beside)
+        except OSError as error:
+            raise Overloaded(f"table folder cannot be made. got={error}", retry_after_s=1.0) from error
+        return beside
+
+    def _purge(self, pointer: Pointer) -> None:
+        # Outside of the warehouse a folder may hold more than the table: there, only metadata that is surely ours goes.
+        ours = pointer.location.startswith(self._warehouse + "/") and not self._store.is_location_used(pointer.location)
+        with suppress(OSError):
+            if ours:
+                self._files.remove_table(pointer.location)
+            else:
+                self._files.remove(pointer.metadata_location)
+
+    def _remove_quietly(self, location: str) -> None:
+        # A file that is left over costs space and nothing else.
+        with suppress(OSError):
+            self._files.remove(location)
+
+
+def _pointer(document: Document, location: str) -> Pointer:
+    return Pointer(location, document["location"], current_snapshot_id(document), covered_position(document))

@@ -1,0 +1,95 @@
+"""Metadata files as documents: naming, reading, writing, and keeping the recent ones at hand.
+
+A metadata file never changes once written, so what is cached can never be stale.
+"""
+
+import gzip
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from mainstem.catalog.files import Files
+from mainstem.catalog.metadata import check_document, normalized
+from mainstem.catalog.schemas import Document
+from mainstem.model import Invalid
+
+CACHE_BYTES_MAX = 32 * 1024 * 1024
+
+_VERSION = re.compile(r"(?:^|/)v?(\d+)[-.][^/]*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A document and the very bytes that are its file, so that it is encoded once and sent many times."""
+
+    document: Document
+    raw: bytes
+
+
+class Documents:
+    """Reads and writes metadata files, with a bounded cache of the most recently used."""
+
+    def __init__(self, files: Files, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self._files = files
+        self._cache_bytes_max = cache_bytes_max
+        self._cache: OrderedDict[str, Stored] = OrderedDict()
+        self._cache_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def cached_bytes(self) -> int:
+        """How much is at hand, counted in bytes of the files."""
+        return self._cache_bytes
+
+    def read(self, location: str) -> Stored:
+        """The document at a location."""
+        with self._lock:
+            if (stored := self._cache.get(location)) is not None:
+                self._cache.move_to_end(location)
+                return stored
+        raw = self._files.read(location)
+        try:
+            document = msgspec.json.decode(raw)
+        except msgspec.DecodeError as error:
+            raise Invalid(f"metadata is not JSON. expected=a metadata file got={error} at {location}") from error
+        stored = Stored(normalized(check_document(document, location)), raw)
+        self._keep(location, stored)
+        return stored
+
+    def write(self, location: str, document: Document) -> Stored:
+        """Write a document to a new file; durable when this returns. It is cached by `keep`, once it is committed."""
+        stored = self.encoded(document)
+        zipped = location.endswith(".gz.metadata.json")
+        self._files.write_new(location, gzip.compress(stored.raw) if zipped else stored.raw)
+        return stored
+
+    def encoded(self, document: Document) -> Stored:
+        """A document with its bytes, in no file yet."""
+        return Stored(normalized(document), msgspec.json.encode(document))
+
+    def keep(self, location: str, stored: Stored) -> None:
+        """Have a committed document at hand for the next reader."""
+        self._keep(location, stored)
+
+    def _keep(self, location: str, stored: Stored) -> None:
+        with self._lock:
+            if (old := self._cache.pop(location, None)) is not None:
+                self._cache_bytes -= len(old.raw)
+            self._cache[location] = stored
+            self._cache_bytes += len(stored.raw)
+            while self._cache_bytes > self._cache_bytes_max and self._cache:
+                _, oldest = self._cache.popitem(last=False)
+                self._cache_bytes -= len(oldest.raw)
+
+
+def next_location(document: Document, previous: str | None, unique: str) -> str:
+    """The name of a table's next metadata file: a number that grows, and an id that nobody else has."""
+    properties = document["properties"]
+    folder = properties.get("write.metadata.path") or f"{document['location']}/metadata"
+    suffix = ".gz.metadata.json" if properties.get("write.metadata.compression-codec") == "gzip" else ".metadata.json"
+    found = _VERSION.search(previous) if previous else None
+    version = int(found.group(1)) + 1 if found else 0
+    return f"{folder.rstrip('/')}/{version:05d}-{unique}{suffix}"

@@ -1,0 +1,193 @@
+"""Where metadata files live: the one boundary between the catalog and a file system.
+
+Local files are written by hand, because "durable before answered" needs an fsync of the file and of its folder. Any
+other scheme goes through pyiceberg's FileIO, whose import is slow and therefore waits until it is needed.
+"""
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from mainstem.model import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+GZIP_MAGIC = b"\x1f\x8b"
+_TABLE_FOLDERS = ("data", "metadata")
+
+
+class Files(Protocol):
+    """What the catalog asks of a file system. A location is a whole path or URI, as it stands in metadata."""
+
+    def read(self, location: str) -> bytes:
+        """All bytes of a file. Raises `NotFound` where there is none."""
+
+    def write_new(self, location: str, data: bytes) -> None:
+        """Write a file that does not exist yet; when this returns, it survives a power cut."""
+
+    def remove(self, location: str) -> None:
+        """Remove a file; none is fine."""
+
+    def claim_table(self, location: str) -> bool:
+        """Make a table's folders. False if another table's files are already there."""
+
+    def remove_table(self, location: str) -> None:
+        """Remove the data and metadata files below a table's location."""
+
+
+class LocalFiles:
+    """Plain absolute paths and file: URIs."""
+
+    def read(self, location: str) -> bytes:
+        try:
+            return unzipped(local_path(location).read_bytes())
+        except FileNotFoundError as error:
+            raise NotFound(f"Location does not exist: {location}") from error
+
+    def write_new(self, location: str, data: bytes) -> None:
+        path = local_path(location)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileNotFoundError:
+            _make_folder(path.parent)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(path.parent)
+
+    def remove(self, location: str) -> None:
+        local_path(location).unlink(missing_ok=True)
+
+    def claim_table(self, location: str) -> bool:
+        path = local_path(location)
+        if path.exists() and _has_files(path):
+            return False
+        for folder in _TABLE_FOLDERS:
+            _make_folder(path / folder)
+        return True
+
+    def remove_table(self, location: str) -> None:
+        path = local_path(location)
+        for folder in _TABLE_FOLDERS:
+            shutil.rmtree(path / folder, ignore_errors=True)
+        # Folders of tables in nested namespaces may live beside; then the folder stays.
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+class ObjectFiles:
+    """Any scheme that pyiceberg's FileIO knows, such as s3. An object is durable once its write returns."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self._properties = properties
+
+    def _io(self, location: str) -> "FileIO":
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(self._properties, location)
+
+    def read(self, location: str) -> bytes:
+        try:
+            with self._io(location).new_input(location).open() as stream:
+                return unzipped(stream.read())
+        except FileNotFoundError as error:
+            raise NotFound(f"Location does not exist: {location}") from error
+
+    def write_new(self, location: str, data: bytes) -> None:
+        with self._io(location).new_output(location).create(overwrite=False) as stream:
+            stream.write(data)
+
+    def remove(self, location: str) -> None:
+        try:
+            self._io(location).delete(location)
+        except FileNotFoundError:
+            pass
+
+    def claim_table(self, location: str) -> bool:
+        # Object stores have no folders to make, and file names carry ids, so nothing can be written over.
+        return bool(location)
+
+    def remove_table(self, location: str) -> None:
+        from pyarrow.fs import FileSelector
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        io = PyArrowFileIO(self._properties)
+        scheme, netloc, path = PyArrowFileIO.parse_location(location)
+        filesystem = io.fs_by_scheme(scheme, netloc)
+        for folder in _TABLE_FOLDERS:
+            selector = FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True)
+            for info in filesystem.get_file_info(selector):
+                if info.is_file:
+                    filesystem.delete_file(info.path)
+
+
+class RoutedFiles:
+    """Sends each location to the file system of its scheme."""
+
+    def __init__(self, properties: dict[str, str] | None = None) -> None:
+        self._local = LocalFiles()
+        self._objects = ObjectFiles(properties or {})
+
+    def _of(self, location: str) -> Files:
+        return self._local if is_local(location) else self._objects
+
+    def read(self, location: str) -> bytes:
+        return self._of(location).read(location)
+
+    def write_new(self, location: str, data: bytes) -> None:
+        self._of(location).write_new(location, data)
+
+    def remove(self, location: str) -> None:
+        self._of(location).remove(location)
+
+    def claim_table(self, location: str) -> bool:
+        return self._of(location).claim_table(location)
+
+    def remove_table(self, location: str) -> None:
+        self._of(location).remove_table(location)
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is a path of this machine."""
+    return location.startswith("/") or location.startswith("file:")
+
+
+def local_path(location: str) -> Path:
+    """The path that a local location means."""
+    path = Path(url2pathname(urlsplit(location).path) if location.startswith("file:") else location)
+    if not path.is_absolute():
+        raise Invalid(f"location is not absolute. expected=an absolute path or a URI got={location!r}")
+    return path
+
+
+def unzipped(data: bytes) -> bytes:
+    """Metadata files may be gzipped, whatever their name says."""
+    return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
+
+
+def _has_files(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and its parents, and make their entries durable."""
+    if path.is_dir():
+        return
+    _make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

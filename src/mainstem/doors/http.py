@@ -1,0 +1,179 @@
+"""The HTTP door for people and machines that run the server: health, status, metrics, flush, the pipeline's reports.
+
+It decodes, calls and encodes. What there is to tell comes from an `Operations`, which the app provides.
+"""
+
+from typing import Annotated, Protocol
+
+import msgspec
+from litestar import Response, Router, get, post
+from litestar.params import Parameter
+
+FLUSH_S_DEFAULT = 60.0
+FLUSH_S_MAX = 600.0
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of what goes over HTTP: camelCase names, as the CDC protocol writes them."""
+
+
+class Health(Wire, frozen=True, kw_only=True):
+    """Up is all it says; `/status` says how well."""
+
+    status: str = "ok"
+
+
+class GatewayStatus(Wire, frozen=True, kw_only=True):
+    """The process that answers."""
+
+    version: str
+    pid: int
+    started_ms: int
+    uptime_s: float
+    rss_bytes: int
+    connections: int
+
+
+class LogStatus(Wire, frozen=True, kw_only=True):
+    """The durable log. `durable` and `sealed` are positions."""
+
+    durable: int
+    sealed: int
+    segments: int
+    segment_bytes: int
+    recovered: str | None
+    last_error: str | None
+
+
+class BufferStatus(Wire, frozen=True, kw_only=True):
+    """What is durable in the log and not yet in the tables."""
+
+    event_count: int
+    total_size_bytes: int
+    utilization: float
+    oldest_batch_time: int | None
+    last_flush_time: int | None
+    next_flush_time: int | None
+
+
+class PipelineStatus(Wire, frozen=True, kw_only=True):
+    """The Spark process, as its supervisor sees it and as it reports itself."""
+
+    state: str
+    running: bool
+    pid: int | None
+    restarts: int
+    last_exit: str | None
+    last_exit_ms: int | None
+    last_lines: list[str]
+    reported_ms: int | None
+    checkpointed: int
+    memory: dict[str, int]
+    error: str | None
+
+
+class TableStatus(Wire, frozen=True, kw_only=True):
+    """One table: the last change logged for it, the last one in it, and what stands in the way."""
+
+    logged: int
+    covered: int
+    lag_changes: int
+    snapshot_id: int | None
+    error: str | None
+
+
+class Status(Wire, frozen=True, kw_only=True):
+    """The whole story. `state` is one of idle, receiving, flushing, recovering, error."""
+
+    state: str
+    gateway: GatewayStatus
+    log: LogStatus
+    buffer: BufferStatus
+    pipeline: PipelineStatus
+    tables: dict[str, TableStatus]
+    last_error: str | None
+
+
+class FlushedTable(Wire, frozen=True, kw_only=True):
+    """Where a table stands after the flush."""
+
+    covered: int
+    snapshot_id: int | None
+    error: str | None
+
+
+class Flushed(Wire, frozen=True, kw_only=True):
+    """The answer to a flush: `complete` means that every table covers `position`."""
+
+    complete: bool
+    position: int
+    elapsed_ms: int
+    tables: dict[str, FlushedTable]
+
+
+class TableReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pipeline says of one table."""
+
+    covered: int = 0
+    error: str | None = None
+    since_ms: int | None = None
+
+
+class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pipeline tells of itself, on change and every two seconds."""
+
+    state: str
+    batch_id: int | None = None
+    checkpointed_position: int = 0
+    tables: dict[str, TableReport] = {}
+    memory: dict[str, int] = {}
+    error: str | None = None
+
+
+class Operations(Protocol):
+    """What this door needs of the app."""
+
+    def status(self) -> Status:
+        """How everything is, now."""
+
+    def metrics(self) -> bytes:
+        """The Prometheus text format."""
+
+    async def flush(self, timeout_s: float) -> Flushed:
+        """Seal what is durable and wait until the tables cover it, or until the time is over."""
+
+    def report(self, report: PipelineReport) -> None:
+        """Take the pipeline's word on how it is."""
+
+
+def operations_router(operations: Operations) -> Router:
+    """The routes, bound to one app."""
+
+    @get("/health", summary="Whether the server is up")
+    async def health() -> Health:
+        return Health()
+
+    @get("/status", summary="Gateway, log, buffer, pipeline, lag per table, last error")
+    async def status() -> Status:
+        return operations.status()
+
+    @get("/metrics", summary="Metrics for Prometheus")
+    async def metrics() -> Response[bytes]:
+        return Response(operations.metrics(), media_type=METRICS_TYPE)
+
+    @post("/flush", status_code=200, summary="Carry everything accepted so far into the tables")
+    async def flush(
+        timeout_s: Annotated[float, Parameter(query="timeoutS", gt=0, le=FLUSH_S_MAX)] = FLUSH_S_DEFAULT,
+    ) -> Response[Flushed]:
+        answer = await operations.flush(timeout_s)
+        if answer.complete:
+            return Response(answer)
+        # Nothing is lost: the changes are durable, and the tables will cover them later.
+        return Response(answer, status_code=504, headers={"Retry-After": "5"})
+
+    @post("/v1/pipeline/report", status_code=204, include_in_schema=False)
+    async def report(data: PipelineReport) -> None:
+        operations.report(data)
+
+    return Router(path="/", route_handlers=[health, status, metrics, flush, report])

@@ -1,0 +1,249 @@
+"""From the payload of a batch to rows, when the log is sealed. Pure: no I/O.
+
+JSON values keep the text that the client sent. What the gate let in can be expanded; should an event still be
+unreadable (a gate of another version let it in), it becomes a row with an error, so that it stops nobody.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from mainstem.log.frames import Buffer
+from mainstem.log.shapes import LONG_MAX, LONG_MIN, Shape, row_error
+from mainstem.model.batch import BatchHeader, Encoding
+from mainstem.model.change import Change, Operation
+from mainstem.model.errors import Corrupt, Invalid
+from mainstem.model.names import DEFAULT_NAMESPACE, TableName, parse_table_name
+
+# Where events go whose table cannot even be told: as dead letters.
+UNREADABLE = TableName(DEFAULT_NAMESPACE, "unreadable")
+
+_NOTHING = msgspec.Raw(b"")
+# Stands where a delete has no row.
+_DELETED: Any = object()
+
+
+class Rows(msgspec.Struct, kw_only=True, gc=False):
+    """The rows that one batch has for one table, column by column."""
+
+    table: TableName
+    positions: Sequence[int]
+    hlcs: Sequence[int]
+    ops: list[str]
+    keys: list[str]
+    columns: list[bytes | None]
+    before: list[bytes | None]
+    sequences: list[int | None]
+    ids: list[str | None]
+    source_times_ms: list[int | None]
+    metadata: list[bytes | None]
+    # None where no row of the batch has an error.
+    errors: list[str | None] | None
+
+
+class _Event(msgspec.Struct, rename="camel", gc=False):
+    table: str
+    operation: str
+    row_id: str | int
+    sequence: int | None = None
+    timestamp: int | float | None = None
+    after: msgspec.Raw = _NOTHING
+    before: msgspec.Raw = _NOTHING
+    metadata: msgspec.Raw = _NOTHING
+
+
+class _Operations(dict[str, str]):
+    """Operations as clients write them, to ours; each spelling is looked up once."""
+
+    def __missing__(self, text: str) -> str:
+        lower = text.lower()
+        operation = str(Operation.READ if lower == "snapshot" else Operation(lower))
+        if len(self) < 64:
+            self[text] = operation
+        return operation
+
+
+_events = msgspec.json.Decoder(list[_Event])
+_event = msgspec.json.Decoder(_Event)
+_raw_events = msgspec.json.Decoder(list[msgspec.Raw])
+_values = msgspec.json.Decoder(list[Any])
+_changes = msgspec.msgpack.Decoder(list[Change])
+_to_json = msgspec.json.Encoder().encode
+_operations = _Operations()
+_UNREADABLE_ERRORS = (msgspec.DecodeError, RecursionError, ValueError, Invalid)
+
+_table_of = lru_cache(4_096)(parse_table_name)
+
+
+class Expander:
+    """Expands the batches of one segment, and learns the shapes of its tables on the way."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[TableName, Shape] = {}
+
+    def shape(self, table: TableName) -> Shape:
+        """What is known of a table's rows by now."""
+        return self._shapes.setdefault(table, Shape())
+
+    def expand(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        """The rows of one batch, per table. `place` says where it stands, should it not be whole."""
+        if header.encoding is Encoding.CHANGES:
+            return self._expand_changes(header, payload, place)
+        try:
+            events = _events.decode(payload)
+            _check_count(header, len(events), place)
+            return [
+                self._cdc_rows(header, table, indexes, selected) for table, indexes, selected in _by_table(events)
+            ]
+        except _UNREADABLE_ERRORS:
+            return [self._one(header, index, raw) for index, raw in enumerate(_split(header, payload, place))]
+
+    def _cdc_rows(self, header: BatchHeader, table: TableName, indexes: Sequence[int], events: list[_Event]) -> Rows:
+        ops = [_operations[event.operation] for event in events]
+        if "delete" in ops:
+            columns = [
+                None if op == "delete" else bytes(event.after) for op, event in zip(ops, events, strict=True)
+            ]
+        else:
+            columns = [bytes(event.after) for event in events]
+        return Rows(
+            table=table,
+            positions=_shifted(indexes, header.first),
+            hlcs=_shifted(indexes, header.hlc_first),
+            ops=ops,
+            keys=_texts([event.row_id for event in events]),
+            columns=columns,
+            before=[None if event.before is _NOTHING else _json_or_none(event.before) for event in events],
+            sequences=[event.sequence for event in events],
+            ids=[None] * len(events),
+            source_times_ms=_milliseconds([event.timestamp for event in events]),
+            metadata=[None if event.metadata is _NOTHING else _json_or_none(event.metadata) for event in events],
+            errors=self._judge_json(table, columns),
+        )
+
+    def _judge_json(self, table: TableName, columns: list[bytes | None]) -> list[str | None] | None:
+        """Which rows cannot go into their table; None for none. What is missing reads as null."""
+        rows_json = b"[" + b",".join([text or b"null" for text in columns if text is not None]) + b"]"
+        shape = self.shape(table)
+        if len(rows_json) == 2 or shape.knows(rows_json):
+            return None
+        rows = iter(_values.decode(rows_json))
+        return _judge(shape, [_DELETED if text is None else next(rows) for text in columns])
+
+    def _one(self, header: BatchHeader, index: int, raw: bytes) -> Rows:
+        """The slow way, for a batch with an event that cannot be read: that one alone becomes an error."""
+        try:
+            event = _event.decode(raw)
+            return self._cdc_rows(header, _table_of(event.table), [index], [event])
+        except _UNREADABLE_ERRORS as error:
+            return _unreadable(header, index, raw, error)
+
+    def _expand_changes(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        try:
+            changes = _changes.decode(payload)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Corrupt(f"changes cannot be read. got={error}", place=place) from error
+        _check_count(header, len(changes), place)
+        places: dict[TableName, list[int]] = {}
+        for index, change in enumerate(changes):
+            places.setdefault(TableName(change.namespace, change.table), []).append(index)
+        return [
+            self._change_rows(header, table, indexes, [changes[index] for index in indexes])
+            for table, indexes in places.items()
+        ]
+
+    def _change_rows(self, header: BatchHeader, table: TableName, indexes: list[int], changes: list[Change]) -> Rows:
+        rows = [_DELETED if change.operation is Operation.DELETE else change.columns for change in changes]
+        return Rows(
+            table=table,
+            positions=_shifted(indexes, header.first),
+            hlcs=[
+                header.hlc_first + index if change.hlc is None else change.hlc
+                for index, change in zip(indexes, changes, strict=True)
+            ],
+            ops=[str(change.operation) for change in changes],
+            keys=[change.key for change in changes],
+            columns=[None if row is _DELETED else _to_json(row) for row in rows],
+            before=[None if change.before is None else _to_json(change.before) for change in changes],
+            sequences=[change.sequence for change in changes],
+            ids=[change.id for change in changes],
+            source_times_ms=[change.source_time_ms for change in changes],
+            metadata=[None if change.metadata is None else _to_json(change.metadata) for change in changes],
+            errors=_judge(self.shape(table), rows),
+        )
+
+
+def _by_table(events: list[_Event]) -> Iterable[tuple[TableName, Sequence[int], list[_Event]]]:
+    names = [event.table for event in events]
+    if names.count(names[0]) == len(names):
+        yield _table_of(names[0]), range(len(names)), events
+        return
+    places: dict[TableName, list[int]] = {}
+    for index, name in enumerate(names):
+        places.setdefault(_table_of(name), []).append(index)
+    for table, indexes in places.items():
+        yield table, indexes, [events[index] for index in indexes]
+
+
+def _judge(shape: Shape, rows: list[Any]) -> list[str | None] | None:
+    errors = [None if row is _DELETED else row_error(row) for row in rows]
+    shape.learn([row for row, error in zip(rows, errors, strict=True) if error is None and row is not _DELETED])
+    return errors if any(errors) else None
+
+
+def _shifted(indexes: Sequence[int], first: int) -> Sequence[int]:
+    if isinstance(indexes, range):
+        return range(first, first + len(indexes))
+    return [first + index for index in indexes]
+
+
+def _texts(keys: list[str | int]) -> list[str]:
+    return keys if all(type(key) is str for key in keys) else [str(key) for key in keys]  # type: ignore[return-value]
+
+
+def _milliseconds(times: list[int | float | None]) -> list[int | None]:
+    return [_int64_or_none(time) for time in times]
+
+
+def _int64_or_none(value: int | float | None) -> int | None:
+    return int(value) if value is not None and LONG_MIN <= value <= LONG_MAX else None
+
+
+def _json_or_none(raw: msgspec.Raw) -> bytes | None:
+    text = bytes(raw)
+    return None if text == b"null" else text
+
+
+def _check_count(header: BatchHeader, got: int, place: str) -> None:
+    if got != header.count:
+        raise Corrupt(f"changes in a batch. expected={header.count} got={got}", place=place)
+
+
+def _split(header: BatchHeader, payload: Buffer, place: str) -> list[bytes]:
+    try:
+        raws = [bytes(raw) for raw in _raw_events.decode(payload)]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Corrupt(f"events cannot be told apart. got={error}", place=place) from error
+    _check_count(header, len(raws), place)
+    return raws
+
+
+def _unreadable(header: BatchHeader, index: int, raw: bytes, error: Exception) -> Rows:
+    position = header.first + index
+    return Rows(
+        table=UNREADABLE,
+        positions=[position],
+        hlcs=[header.hlc_first + index],
+        ops=[str(Operation.INSERT)],
+        keys=[str(position)],
+        # The event as it came.
+        columns=[raw.decode("utf-8", "replace").encode()],
+        before=[None],
+        sequences=[None],
+        ids=[None],
+        source_times_ms=[None],
+        metadata=[None],
+        errors=[f"event cannot be read. got={error}"],
+    )

@@ -1,0 +1,96 @@
+"""Sealing, in a process of its own: `python -m mainstem.log.sealer`.
+
+Expanding a batch is all Python; in the gateway it would take the interpreter away from the doors. The child reads one
+JSON request per line from stdin, answers each on stdout, and ends when stdin does or its parent dies. It keeps no
+state: a request that was not answered can be sent again to the next child.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import pyarrow as pa
+
+from mainstem.log import frames
+from mainstem.log.sealing import SealAnswer, SealRequest
+from mainstem.log.segments import SegmentBuilder
+from mainstem.model.errors import Corrupt, MainstemError
+
+_PR_SET_PDEATHSIG = 1
+_NICE = 10
+
+
+def seal(request: SealRequest) -> None:
+    """Write the segment, make it durable, and only then give it its name."""
+    builder = SegmentBuilder()
+    for file in request.files:
+        for frame in frames.decode_all(Path(file).read_bytes(), file):
+            builder.add(frame.header, frame.payload, f"{file}:position {frame.header.first}")
+    scratch, target = Path(request.scratch), Path(request.target)
+    builder.write(scratch)
+    _sync(scratch)
+    scratch.rename(target)
+    _sync(target.parent)
+
+
+def answer(line: bytes) -> SealAnswer:
+    """Deal with one request. Whatever goes wrong is the answer: the parent decides when to try again."""
+    try:
+        seal(msgspec.json.decode(line, type=SealRequest))
+    except Corrupt as error:
+        return SealAnswer(error=str(error), corrupt_place=error.place)
+    except (MainstemError, OSError, pa.ArrowException, msgspec.MsgspecError, MemoryError) as error:
+        return SealAnswer(error=f"{type(error).__name__}: {error}")
+    return SealAnswer()
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class _NoPandas(MetaPathFinder):
+    """The first array makes pyarrow import pandas, which takes a second and 40 MB, and is of no use here."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname == "pandas":
+            raise ImportError(fullname)
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before we asked.
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def main() -> None:
+    """The child's life. Its only argument is the parent's process id."""
+    _die_with_parent(int(sys.argv[1]))
+    # Ctrl-C reaches the whole group; when to end is the parent's word.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICE)
+    # Rows are many short-lived values without cycles.
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
+    sys.meta_path.insert(0, _NoPandas())
+    pa.array(["warm"], pa.string())
+    encode = msgspec.json.Encoder().encode
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(encode(answer(line)) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Settings of the log: one frozen value, checked once."""
+
+from pathlib import Path
+
+import msgspec
+
+from mainstem.model.errors import Invalid
+
+_MIB = 1024 * 1024
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the log lives, when it seals, and its bounds."""
+
+    folder: Path
+    # A seal begins when one of these is met (and something is there to seal).
+    seal_changes: int = 10_000
+    seal_bytes: int = 32 * _MIB
+    seal_age_s: float = 60.0
+    seal_interval_s: float = 30.0
+    # A file of frames rolls at either, also while the sealer is busy.
+    file_bytes: int = 64 * _MIB
+    file_changes: int = 250_000
+    # One segment takes several rolled files when the sealer is behind, up to these.
+    segment_changes_max: int = 1_000_000
+    segment_bytes_max: int = 256 * _MIB
+    # Accepted but not yet durable: bounds memory.
+    pending_bytes_max: int = 64 * _MIB
+    # Durable but not yet sealed: bounds recovery time and disk while sealing fails.
+    unsealed_bytes_max: int = 4096 * _MIB
+    # Written and synced together; bounds how long the first batch of a group waits for the last.
+    group_bytes_max: int = 8 * _MIB
+    # Files of frames that are sealed wait for the next dump of the companion, at most so long or so large.
+    companion_interval_s: float = 5.0
+    companion_lag_bytes: int = 256 * _MIB
+    # What a refused appender is told.
+    retry_after_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(type(self)):
+            value = getattr(self, field.name)
+            if field.name != "folder" and value <= 0:
+                raise Invalid(f"log setting {field.name}. expected=more than 0 got={value}")
+
+    @property
+    def wal_folder(self) -> Path:
+        return self.folder / "wal"
+
+    @property
+    def segments_folder(self) -> Path:
+        return self.folder / "segments"
+
+    @property
+    def scratch_folder(self) -> Path:
+        """Where files are written before they get their name. On the same disk, but no reader looks here."""
+        return self.folder / ".scratch"

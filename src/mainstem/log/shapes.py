@@ -1,0 +1,199 @@
+"""The shape of a table's rows within one segment: the JSON types of each column, and the columns every row has.
+
+Most rows of a table look alike. So the shape is learnt from the first rows, and turned into a decoder that accepts
+just what was learnt; rows that it accepts have nothing new to tell. Only the others are looked at value by value.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+NAME_LENGTH_MAX = 255
+COLUMNS_MAX = 1_000
+DEPTH_MAX = 64
+
+INT_MAX = 1 << 53
+LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
+
+# A decoder is worth its making for tables that are not too wide, and whose shape does not change all the time.
+_DECODER_COLUMNS_MAX = 256
+_DECODERS_MAX = 16
+_MISSES_MAX = 16
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NESTED = (dict, list)
+_JSON_TYPES: Mapping[type, str] = {
+    type(None): "null",
+    bool: "bool",
+    int: "int",
+    float: "double",
+    str: "string",
+    dict: "object",
+    list: "array",
+}
+_Int = Annotated[int, msgspec.Meta(ge=-INT_MAX, le=INT_MAX)]
+# The types that a decoder can tell as sharply as a look at the value does.
+_DECODER_TYPES: Mapping[str, Any] = {"null": None, "bool": bool, "int": _Int, "double": float, "string": str}
+
+Row = dict[str, Any]
+
+
+def names_error(names: Sequence[str]) -> str | None:
+    """Why a row with these columns cannot go into a table, or None."""
+    if len(names) > COLUMNS_MAX:
+        return f"too many columns. expected=at most {COLUMNS_MAX} got={len(names)}"
+    for name in names:
+        if not name:
+            return "a column has an empty name"
+        if len(name) > NAME_LENGTH_MAX:
+            return f"column name is too long. expected=at most {NAME_LENGTH_MAX} got={len(name)} characters"
+        if _CONTROL.search(name):
+            return f"column name has a control character. got={name!r}"
+    return None
+
+
+def values_error(row: Row) -> str | None:
+    """Why a value of this row cannot be kept, or None."""
+    for name, value in row.items():
+        if isinstance(value, _NESTED) and _is_deeper_than(value, DEPTH_MAX):
+            return f"column {name!r} is nested too deep. expected=at most {DEPTH_MAX} levels"
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"column {name!r} is not a number that JSON can hold. got={value}"
+    return None
+
+
+def row_error(row: Any) -> str | None:
+    """Why this row cannot go into a table, or None."""
+    if not isinstance(row, dict):
+        return f"columns are not an object. expected=an object got={'nothing' if row is None else type(row).__name__}"
+    return names_error(tuple(row)) or values_error(row)
+
+
+def _is_deeper_than(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            inner
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, _NESTED)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def _types_of(values: Iterable[Any]) -> set[str]:
+    kinds = set(map(type, values))
+    # MessagePack brings dates and binaries, which JSON writes as text.
+    found = {_JSON_TYPES.get(kind, "string") for kind in kinds if kind is not int}
+    if int in kinds:
+        integers = [value for value in values if type(value) is int] if len(kinds) > 1 else values
+        low, high = min(integers), max(integers)
+        if low >= -INT_MAX and high <= INT_MAX:
+            found.add("int")
+        else:
+            found.update(map(_integer_type, integers))
+    return found
+
+
+def _integer_type(value: int) -> str:
+    if -INT_MAX <= value <= INT_MAX:
+        return "int"
+    return "long" if LONG_MIN <= value <= LONG_MAX else "big"
+
+
+class Shape:
+    """What is known of one table's rows. Only rows without an error are taken note of."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, set[str]] = {}
+        self._always: set[str] | None = None
+        self._accepts: Callable[[bytes], bool] | None = None
+        self._decoders_made = 0
+        self._misses = 0
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """The JSON types seen in each column."""
+        return {name: sorted(types) for name, types in sorted(self._types.items())}
+
+    @property
+    def always(self) -> list[str]:
+        """The columns that every row had."""
+        return sorted(self._always or ())
+
+    def knows(self, rows_json: bytes) -> bool:
+        """Whether every row of this JSON array is of the shape that is known, and so is free of errors too."""
+        if self._accepts is None:
+            return False
+        if self._accepts(rows_json):
+            self._misses = 0
+            return True
+        self._misses += 1
+        if self._misses > _MISSES_MAX:
+            self._accepts = None
+        return False
+
+    def learn(self, rows: Sequence[Row]) -> None:
+        """Look at rows value by value."""
+        by_names: dict[tuple[str, ...], list[Row]] = {}
+        for row in rows:
+            by_names.setdefault(tuple(row), []).append(row)
+        changed = False
+        for names, alike in by_names.items():
+            for name, values in zip(names, zip(*[row.values() for row in alike], strict=True), strict=True):
+                known = self._types.setdefault(name, set())
+                types = _types_of(values)
+                changed = changed or not types <= known
+                known |= types
+            always = set(names) if self._always is None else self._always.intersection(names)
+            changed = changed or always != self._always
+            self._always = always
+        if changed and self._types:
+            self._accepts = self._make_decoder()
+
+    def _make_decoder(self) -> Callable[[bytes], bool] | None:
+        """A test for rows that adds nothing to what is known; None where it would not be sharp or not pay."""
+        if self._decoders_made >= _DECODERS_MAX or len(self._types) > _DECODER_COLUMNS_MAX:
+            return None
+        fields: list[Any] = []
+        doubles: list[str] = []
+        for index, (name, types) in enumerate(self._types.items()):
+            if not types <= _DECODER_TYPES.keys() or '"' in name or "\\" in name:
+                return None
+            kinds = {_DECODER_TYPES[kind] for kind in types}
+            if "double" in types and "int" not in types:
+                # A float field takes an integer without a word: let it show, and look.
+                kinds.add(_Int)
+                doubles.append(f"f{index}")
+            union: Any = None
+            for position, kind in enumerate(kinds):
+                union = kind if position == 0 else union | kind
+            required = name in (self._always or ())
+            fields.append((f"f{index}", union) if required else (f"f{index}", union, msgspec.UNSET))
+        self._decoders_made += 1
+        # Required fields come first in a struct; keyword-only spares us the order.
+        row = msgspec.defstruct(
+            "_Row",
+            fields,
+            rename={f"f{index}": name for index, name in enumerate(self._types)},
+            kw_only=True,
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        return _acceptor(msgspec.json.Decoder(list[row]), doubles)  # type: ignore[valid-type]
+
+
+def _acceptor(decoder: msgspec.json.Decoder[Any], doubles: list[str]) -> Callable[[bytes], bool]:
+    def accepts(rows_json: bytes) -> bool:
+        try:
+            rows = decoder.decode(rows_json)
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+        return not any(int in {type(getattr(row, name)) for row in rows} for name in doubles)
+
+    return accepts

@@ -1,0 +1,308 @@
+"""The files of frames: one writer thread, group commit, rolling, and what happens when the disk refuses.
+
+The thread takes everything that is pending, gives out positions and clocks in order, writes, syncs, and only then
+hands the outcome back through `deliver`, once per group. A position counts as used only when its group is durable,
+so positions stay dense over failures.
+
+After a failed write or sync nothing past the last durable offset is trusted: the file is cut there, durably, and a
+new file is begun before the next group is written. While that fails too, every group is refused, and each one tries
+again.
+"""
+
+import logging
+import queue
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mainstem.log import frames
+from mainstem.log.disk import Disk
+from mainstem.log.settings import LogSettings
+from mainstem.model.batch import Batch, BatchHeader
+from mainstem.model.hlc import HlcClock
+from mainstem.model.position import LogPosition
+from mainstem.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(\d{20})\.wal")
+
+
+def wal_path(folder: Path, first: LogPosition) -> Path:
+    """The file whose first frame holds `first`."""
+    return folder / f"{first:020d}.wal"
+
+
+def first_of(path: Path) -> LogPosition | None:
+    """The first position of a file by its name; None for a file that is not ours."""
+    match = _NAME.fullmatch(path.name)
+    return LogPosition(int(match[1])) if match else None
+
+
+@dataclass(slots=True)
+class WalFile:
+    """A file of frames and what is durable in it."""
+
+    path: Path
+    first: LogPosition
+    bytes: int = 0
+    changes: int = 0
+    batches: int = 0
+    # When its oldest and newest batch arrived; 0 while it is empty.
+    oldest_ms: int = 0
+    newest_ms: int = 0
+
+    @property
+    def last(self) -> LogPosition:
+        """The last durable position in it; one before `first` while it is empty."""
+        return LogPosition(self.first + self.changes - 1)
+
+    def add(self, batches: int, changes: int, size: int, arrival_ms: int) -> None:
+        """Count a group that became durable."""
+        self.oldest_ms = self.oldest_ms or arrival_ms
+        self.newest_ms = arrival_ms
+        self.batches += batches
+        self.changes += changes
+        self.bytes += size
+
+
+class Pending(NamedTuple):
+    """A batch on its way to the disk. `ticket` is whatever the caller wants back with the outcome."""
+
+    batch: Batch
+    size: int
+    ticket: Any
+
+
+class Committed(NamedTuple):
+    """A group that is durable, one header per batch."""
+
+    group: list[Pending]
+    headers: list[BatchHeader]
+    bytes: int
+
+
+class Refused(NamedTuple):
+    """A group that is not in the log."""
+
+    group: list[Pending]
+    why: str
+
+
+class Rolled(NamedTuple):
+    """The active file was closed, and `active` begun."""
+
+    file: WalFile
+    active: WalFile
+
+
+class RollDone(NamedTuple):
+    """The answer to a request to roll: whatever was pending before it is in rolled files, or `why` not."""
+
+    ticket: Any
+    why: str | None
+
+
+class Stopped(NamedTuple):
+    """The thread is about to end; everything pending before was dealt with."""
+
+
+Outcome = Committed | Refused | Rolled | RollDone | Stopped
+
+
+class _Roll(NamedTuple):
+    ticket: Any
+
+
+class _Stop(NamedTuple):
+    pass
+
+
+def describe(error: BaseException) -> str:
+    """What the disk said, for people."""
+    if isinstance(error, OSError):
+        return f"{error.strerror or error} ({error.filename})" if error.filename else str(error.strerror or error)
+    return f"{type(error).__name__}: {error}"
+
+
+class WalWriter:
+    """Owns the active file. All methods but the thread's own are called from the event loop."""
+
+    def __init__(
+        self, settings: LogSettings, disk: Disk, clock: Clock, hlc: HlcClock, deliver: Callable[[Outcome], None]
+    ) -> None:
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._hlc = hlc
+        self._deliver = deliver
+        self._queue: queue.SimpleQueue[Pending | _Roll | _Stop] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mainstem-wal", daemon=True)
+        self._fd = -1
+        self._active: WalFile
+        # Why the file's tail may not be what we think; None while all is well.
+        self._damage: str | None = None
+
+    def start(self, next_position: LogPosition) -> WalFile:
+        """Begin the active file and the thread. Blocks on the disk."""
+        self._active = self._begin(next_position)
+        self._thread.start()
+        return self._copy_of_active()
+
+    def submit(self, pending: Pending) -> None:
+        """Hand over a batch; a `Committed` or `Refused` with it follows."""
+        self._queue.put(pending)
+
+    def roll(self, ticket: Any) -> None:
+        """Ask for a new file; a `RollDone` follows, after a `Rolled` if there was anything in the old one."""
+        self._queue.put(_Roll(ticket))
+
+    def stop(self) -> None:
+        """Let the thread finish what is pending and end; `Stopped` follows."""
+        self._queue.put(_Stop())
+
+    def join(self) -> None:
+        """Wait for the thread's end. Blocks."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        item: Pending | _Roll | _Stop | None = None
+        while True:
+            item = item or self._queue.get()
+            if isinstance(item, Pending):
+                group, item = self._gather(item)
+                self._commit(group)
+            elif isinstance(item, _Roll):
+                self._deliver(RollDone(item.ticket, self._roll_on_request()))
+                item = None
+            else:
+                self._close()
+                self._deliver(Stopped())
+                return
+
+    def _gather(self, first: Pending) -> tuple[list[Pending], Pending | _Roll | _Stop | None]:
+        """Everything that is pending now, up to the group's bound, and the item that did not belong to it."""
+        group = [first]
+        size = first.size
+        while size < self._settings.group_bytes_max:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if not isinstance(item, Pending):
+                return group, item
+            group.append(item)
+            size += item.size
+        return group, None
+
+    def _commit(self, group: list[Pending]) -> None:
+        try:
+            if self._damage is not None:
+                self._mend()
+            elif self._is_full():
+                self._roll()
+            headers, buffers = self._stamp(group)
+            self._disk.write(self._fd, buffers)
+            self._disk.sync(self._fd)
+        # The thread's edge: whatever went wrong, the group must be told, and the tail is not to be trusted.
+        except Exception as error:
+            why = describe(error)
+            if self._damage is None:
+                logger.error("log.write_failed", extra={"file": str(self._active.path), "error": why})
+            self._damage = why
+            self._try_to_mend()
+            self._deliver(Refused(group, why))
+            return
+        size = sum(pending.size for pending in group)
+        changes = sum(header.count for header in headers)
+        self._active.add(len(group), changes, size, headers[0].arrival_ms)
+        self._deliver(Committed(group, headers, size))
+
+    def _stamp(self, group: list[Pending]) -> tuple[list[BatchHeader], list[frames.Buffer]]:
+        now_ms = self._clock.now_ms()
+        group_first = position = LogPosition(self._active.last + 1)
+        headers: list[BatchHeader] = []
+        buffers: list[frames.Buffer] = []
+        for batch, _, _ in group:
+            header = BatchHeader(
+                first=position,
+                count=batch.count,
+                hlc_first=self._hlc.tick(now_ms, batch.count),
+                arrival_ms=now_ms,
+                source=batch.source,
+                sequence=batch.sequence,
+                fingerprint=batch.fingerprint,
+                encoding=batch.encoding,
+            )
+            headers.append(header)
+            buffers += frames.encode(header, batch.payload, group_first)
+            position = LogPosition(position + batch.count)
+        return headers, buffers
+
+    def _is_full(self) -> bool:
+        return (
+            self._active.bytes >= self._settings.file_bytes or self._active.changes >= self._settings.file_changes
+        )
+
+    def _begin(self, first: LogPosition) -> WalFile:
+        """A new file whose name is durable, so that no ack can be in a file that a crash makes disappear."""
+        path = wal_path(self._settings.wal_folder, first)
+        fd = self._disk.create(path)
+        try:
+            self._disk.sync_dir(path.parent)
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        old, self._fd = self._fd, fd
+        if old >= 0:
+            self._disk.close(old)
+        return WalFile(path, first)
+
+    def _roll(self) -> None:
+        """Begin a new file; the old one stays the active one if that fails. An empty one is kept."""
+        if self._active.changes == 0:
+            return
+        old = self._active
+        self._active = self._begin(LogPosition(old.last + 1))
+        self._deliver(Rolled(old, self._copy_of_active()))
+
+    def _roll_on_request(self) -> str | None:
+        try:
+            if self._damage is not None:
+                self._mend()
+            self._roll()
+        except OSError as error:
+            # The next file may exist by now, so the old one must not grow past its name: mend before the next group.
+            self._damage = describe(error)
+            return self._damage
+        return None
+
+    def _mend(self) -> None:
+        """Cut the damaged file to what is durable, and go on in a new one. Raises while the disk refuses."""
+        active = self._active
+        self._disk.truncate(active.path, active.bytes)
+        if active.changes == 0:
+            # Nothing in it: the same name, from the start.
+            self._active = self._begin(active.first)
+        else:
+            self._roll()
+        self._damage = None
+        logger.warning("log.mended", extra={"file": str(active.path), "bytes": active.bytes})
+
+    def _try_to_mend(self) -> None:
+        """Right after a failure, so that what we refuse is also gone from the disk where that is possible."""
+        try:
+            self._mend()
+        except OSError as error:
+            logger.error("log.mend_failed", extra={"file": str(self._active.path), "error": describe(error)})
+
+    def _copy_of_active(self) -> WalFile:
+        return WalFile(self._active.path, self._active.first)
+
+    def _close(self) -> None:
+        if self._damage is not None:
+            self._try_to_mend()
+        self._disk.close(self._fd)

@@ -1,0 +1,114 @@
+"""Carries segments into all their tables at once: a lane per table, so that no table waits for another.
+
+What to carry is decided by the folder's segments and what each table covers, never by which files a trigger names:
+file times may tie or go backwards, positions do not. A table that fails is left behind, tried again with growing
+pauses, and does not keep the others or the stream from going on; its segments stay until it covers them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from mainstem.model.names import TableName
+from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.progress import Progress
+from mainstem.pipeline.segments import Segment, SegmentFolder, tables_of
+from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S_MIN = 1.0
+BACKOFF_S_MAX = 60.0
+_MESSAGE_LENGTH_MAX = 500
+
+
+class Carrier:
+    """Runs the lanes. `carry` is called by the stream for every batch, `tick` by a timer in between."""
+
+    def __init__(
+        self,
+        folder: SegmentFolder,
+        writer_for: Callable[[TableName], TableWriter],
+        lanes: ThreadPoolExecutor,
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        self._folder = folder
+        self._writer_for = writer_for
+        self._lanes = lanes
+        self._progress = progress
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._segments: tuple[Segment, ...] = ()
+        self._busy: set[TableName] = set()
+        self._retry_at_s: dict[TableName, float] = {}
+        self._stopping = False
+
+    def carry(self, poll_s: float) -> LogPosition:
+        """Bring every table to the end of the segments that are there now; returns that end.
+
+        Tables that are ready meanwhile go on with newer segments while one is still busy with these.
+        """
+        self.tick()
+        goal = self._segments
+        while not self._reached(goal):
+            with self._condition:
+                self._condition.wait(poll_s)
+            self.tick()
+        return goal[-1].last if goal else NOWHERE
+
+    def tick(self) -> None:
+        """Look at the folder, and start the lane of every table that is behind, idle and due."""
+        with self._condition:
+            self._segments = self._folder.list()
+            if self._stopping:
+                return
+            now_s = self._clock.monotonic_s()
+            for table, last in tables_of(self._segments).items():
+                due = self._retry_at_s.get(table, now_s) <= now_s
+                if due and table not in self._busy and self._progress.covered(table) < last:
+                    self._busy.add(table)
+                    self._lanes.submit(self._lane, table, self._segments)
+
+    def stop(self) -> None:
+        """Start nothing more, and wait until every lane has finished the pass in hand."""
+        with self._condition:
+            self._stopping = True
+            self._condition.wait_for(lambda: not self._busy)
+
+    def _reached(self, goal: tuple[Segment, ...]) -> bool:
+        """Whether every table covers the goal, or is known to fail, or nothing more will be started."""
+        with self._condition:
+            if self._stopping:
+                return not self._busy
+            return all(
+                self._progress.covered(table) >= last or (table in self._retry_at_s and table not in self._busy)
+                for table, last in tables_of(goal).items()
+            )
+
+    def _lane(self, table: TableName, segments: tuple[Segment, ...]) -> None:
+        try:
+            writer = self._writer_for(table)
+            covered = writer.catch_up(
+                segments,
+                on_pass=lambda position: self._progress.covers(table, position),
+                go_on=lambda: not self._stopping,
+            )
+            self._progress.covers(table, covered)
+            retry_at_s = None
+        except Exception as error:
+            # The edge of a lane: whatever is wrong with one table stays with it, in the report and in the log.
+            message = f"{type(error).__name__}: {error}"[:_MESSAGE_LENGTH_MAX]
+            attempts = self._progress.failed(table, message)
+            pause_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempts - 1, 16))
+            retry_at_s = self._clock.monotonic_s() + pause_s
+            log.exception("a table is behind", extra={"table": str(table), "attempts": attempts, "pause_s": pause_s})
+        with self._condition:
+            self._busy.discard(table)
+            if retry_at_s is None:
+                self._retry_at_s.pop(table, None)
+            else:
+                self._retry_at_s[table] = retry_at_s
+            self._condition.notify_all()

@@ -1,0 +1,194 @@
+"""The pipeline's process: starts Spark, keeps the stream up, says how it is, and leaves cleanly.
+
+It holds no state of its own: Spark's checkpoint and the tables' snapshots are all there is, so it may be killed at any
+line. It goes when it is told to (SIGTERM: the passes in hand are finished), when its standard input ends, or when the
+process that started it dies.
+"""
+
+import ctypes
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TextIO
+
+from pyspark.sql import SparkSession
+
+from mainstem.model.errors import Conflict
+from mainstem.model.names import TableName
+from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.lake import CATALOG, Lake
+from mainstem.pipeline.progress import Progress, Reporter
+from mainstem.pipeline.segments import SegmentFolder
+from mainstem.pipeline.session import SessionSettings, build_session
+from mainstem.pipeline.settings import PipelineSettings
+from mainstem.pipeline.stream import SegmentStream
+from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.pipeline.upsert import BranchUpsert
+from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
+from mainstem.runtime.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.2
+# After this long without an end of the work in hand, the process goes anyway: a pass may be repeated.
+STOP_S_MAX = 25.0
+_PR_SET_PDEATHSIG = 1
+
+
+def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
+    """Carry segments into tables until told to stop. Raises what ended it otherwise."""
+    clock = clock or SystemClock()
+    stop = threading.Event()
+    _die_with_parent()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if settings.tied_to_stdin:
+        threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
+    progress = Progress(clock)
+    spark: list[SparkSession] = []
+    reporter = Reporter(progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {})
+    reporter.start()
+    try:
+        with _only_one(settings.checkpoint_dir.parent):
+            spark.append(_session(settings))
+            _run(settings, spark[0], progress, clock, stop)
+        progress.enter("stopped")
+    except Exception as error:
+        progress.enter("failed", f"{type(error).__name__}: {error}"[:500])
+        raise
+    finally:
+        reporter.stop()
+        if spark:
+            spark[0].stop()
+
+
+def _run(
+    settings: PipelineSettings, spark: SparkSession, progress: Progress, clock: Clock, stop: threading.Event
+) -> None:
+    lake = Lake(spark)
+    folder = SegmentFolder(settings.segments_dir)
+    with (
+        ThreadPoolExecutor(settings.parallel_tables, "lane", _join_pool, (spark, "lanes")) as lanes,
+        ThreadPoolExecutor(settings.parallel_tables, "history", _join_pool, (spark, "histories")) as side_jobs,
+    ):
+
+        def writer_for(name: TableName) -> TableWriter:
+            return TableWriter(lake, name, settings.table(name), BranchUpsert(), side_jobs)
+
+        if not folder.list():
+            # Whoever has work to do warms up by doing it.
+            progress.enter("warming")
+            warm_up(spark, side_jobs)
+        carrier = Carrier(folder, writer_for, lanes, progress, clock)
+        stream = SegmentStream(carrier, progress, settings.trigger_s)
+        # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
+        carrier.tick()
+        stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
+        progress.enter("running")
+        try:
+            while not stop.wait(WATCH_INTERVAL_S):
+                stream.watch()
+                carrier.tick()
+        finally:
+            progress.enter("stopping")
+            watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
+            watchdog.daemon = True
+            watchdog.start()
+            stream.stop(before=carrier.stop)
+            watchdog.cancel()
+
+
+def _session(settings: PipelineSettings) -> SparkSession:
+    rest = {
+        "type": "rest",
+        "uri": settings.catalog_uri,
+        "warehouse": settings.warehouse,
+        # We are the writer, and look before every pass; the cache spares a load per statement.
+        "cache-enabled": "true",
+        "cache.expiration-interval-ms": "-1",
+        **settings.catalog_properties,
+    }
+    session = build_session(
+        SessionSettings(
+            app="mainstem-pipeline",
+            master=settings.master,
+            driver_memory=settings.driver_memory,
+            jars=settings.jars,
+            python=sys.executable,
+            catalogs={CATALOG: rest, WARM_CATALOG: warm_catalog()},
+            more=settings.spark,
+        )
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _join_pool(spark: SparkSession, pool: str) -> None:
+    """Every thread's jobs get their share of the cores, however long the stages of the others are."""
+    jvm: Any = spark._jvm
+    # Spark looks up catalogs in the configuration of the thread's session, and a new thread has none.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{pool}-{threading.get_ident()}")
+
+
+class _only_one:  # noqa: N801 — read as a statement
+    """Holds the folder's lock: two pipelines on one checkpoint would commit the same changes twice."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "pipeline.lock"
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._path.open("w")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(f"another pipeline works on this folder. lock={self._path}") from error
+
+    def __exit__(self, *_: object) -> None:
+        assert self._file is not None
+        self._file.close()
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _watch_stdin(stop: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    stop.set()
+
+
+def _jvm_memory(spark: SparkSession) -> dict[str, int]:
+    jvm: Any = spark._jvm
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    total, free = int(runtime.totalMemory()), int(runtime.freeMemory())
+    memory = {"jvm_heap_bytes": total - free, "jvm_heap_bytes_max": int(runtime.maxMemory())}
+    try:
+        pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        memory["jvm_rss_bytes"] = pages * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        pass
+    return memory
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m mainstem.pipeline.runner SETTINGS`: the settings as JSON text, or a file of it after an @."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    (text,) = arguments
+    run(PipelineSettings.from_json(Path(text[1:]).read_bytes() if text.startswith("@") else text))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

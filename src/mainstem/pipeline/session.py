@@ -1,0 +1,65 @@
+"""The Spark session: what it is configured with, and why."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is built from."""
+
+    app: str
+    master: str
+    driver_memory: str
+    jars: tuple[str, ...]
+    # The interpreter for Spark's Python side: its own default may lack our libraries.
+    python: str
+    # Properties by catalog name, as Iceberg's SparkCatalog takes them.
+    catalogs: Mapping[str, Mapping[str, str]]
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_session(settings: SessionSettings) -> SparkSession:
+    """Start Spark. Takes ten seconds or more."""
+    os.environ["PYSPARK_PYTHON"] = settings.python
+    os.environ["PYSPARK_DRIVER_PYTHON"] = settings.python
+    builder = SparkSession.builder.appName(settings.app).master(settings.master)
+    for name, value in _configuration(settings).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _configuration(settings: SessionSettings) -> dict[str, str]:
+    configuration = {
+        "spark.driver.memory": settings.driver_memory,
+        "spark.jars": ",".join(settings.jars),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # A driver that is reachable from outside would be a door that admission does not guard.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # Small tables must not wait for the stages of a large one.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        # Producers may have `id` and `ID` in one row.
+        "spark.sql.caseSensitive": "true",
+        # Batches are small next to what Spark is made for: every partition more is a task of overhead.
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.files.openCostInBytes": str(256 * 1024),
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+        "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),
+        "spark.sql.extensions": ICEBERG_EXTENSIONS,
+        "spark.sql.streaming.minBatchesToRetain": "10",
+        "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
+    }
+    for name, properties in settings.catalogs.items():
+        configuration[f"spark.sql.catalog.{name}"] = _ICEBERG_CATALOG
+        configuration |= {f"spark.sql.catalog.{name}.{key}": value for key, value in properties.items()}
+    return configuration | dict(settings.more)

@@ -1,0 +1,67 @@
+"""What the pipeline's process is started with. Imports no Spark: whoever starts the process builds this."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+import msgspec
+
+from mainstem.model.errors import Invalid
+from mainstem.model.names import TableName, parse_table_name
+from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """Everything the process needs to know; nothing is read from the environment."""
+
+    catalog_uri: str
+    segments_dir: Path
+    checkpoint_dir: Path
+    jars: tuple[str, ...]
+    # Where the process says how it is. None: nowhere.
+    report_url: str | None = None
+    master: str = "local[*]"
+    driver_memory: str = "2g"
+    warehouse: str = "lake"
+    tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
+    trigger_s: float = 0.1
+    parallel_tables: int = 4
+    # Leave when standard input ends: whoever holds its other end is gone.
+    tied_to_stdin: bool = True
+    # More properties of the catalog and of Spark, for what has no setting of its own.
+    catalog_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    spark: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if self.trigger_s <= 0:
+            raise Invalid(f"trigger_s. expected=more than 0 got={self.trigger_s}")
+        if self.parallel_tables < 1:
+            raise Invalid(f"parallel_tables. expected=at least 1 got={self.parallel_tables}")
+
+    def table(self, name: TableName) -> TableSettings:
+        """How one table is stored."""
+        return self.tables.get(name, DEFAULT_SETTINGS)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read the settings as JSON has them; `tables` as the configuration file has them."""
+        values = dict(document)
+        tables = {
+            parse_table_name(name): TableSettings.from_document(table)
+            for name, table in values.pop("tables", {}).items()
+        }
+        values["segments_dir"] = Path(values["segments_dir"])
+        values["checkpoint_dir"] = Path(values["checkpoint_dir"])
+        values["jars"] = tuple(str(jar) for jar in values["jars"])
+        try:
+            return cls(tables=MappingProxyType(tables), **values)
+        except TypeError as error:
+            raise Invalid(f"pipeline settings. {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read the settings from JSON text."""
+        return cls.from_document(msgspec.json.decode(text))

@@ -1,0 +1,214 @@
+"""Carries the log into one logical table: its state, its history and its dead letters.
+
+A pass takes the next run of segments past what the table covers, brings the schema up to date and commits. Each of
+the three tables is filtered by its own mark, so that a pass may be repeated from any point: whatever is already in is
+skipped, and where nothing is left nothing is committed.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from mainstem.model.errors import Conflict
+from mainstem.model.names import TableName
+from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.changes import as_dead_letters, as_history, is_checked, judged, of_table, read_segments
+from mainstem.pipeline.lake import Lake, LakeTable, Marks
+from mainstem.pipeline.merge import DELETE, keys_of, latest_rows, merged_rows
+from mainstem.pipeline.rewrite import rewrite_columns
+from mainstem.pipeline.segments import Segment, TableSlice, clocks_are_ordered, slice_for
+from mainstem.pipeline.upsert import Upsert, append
+from mainstem.tables.evolution import Column, Evolution, kinds_of, plan_evolution
+from mainstem.tables.layout import (
+    DEAD_LETTER_COLUMNS,
+    HISTORY_COLUMNS,
+    HLC,
+    KEY,
+    KINDS_PROPERTY,
+    POSITION,
+    SOURCE,
+    STATE_COLUMNS,
+    log_properties,
+    state_properties,
+)
+from mainstem.tables.settings import TableSettings
+from mainstem.tables.types import ColumnType
+
+# Rows of one table that go into one commit: bounds the broadcast of winners, and how much a crash repeats.
+ROWS_PER_PASS_MAX = 4_000_000
+ATTEMPTS_MAX = 5
+
+
+class TableWriter:
+    """The only writer of one logical table. Not to be used from two threads at once."""
+
+    def __init__(
+        self, lake: Lake, name: TableName, settings: TableSettings, upsert: Upsert, side_jobs: Executor
+    ) -> None:
+        self._lake = lake
+        self._name = name
+        self._settings = settings
+        self._upsert = upsert
+        # Where the history is written while this thread writes the state.
+        self._side_jobs = side_jobs
+
+    def covered(self) -> LogPosition:
+        """What the table holds: the less of its state and its history."""
+        marks = []
+        if self._settings.state:
+            marks.append(_marks(self._lake.load(self._name)))
+        if self._settings.history:
+            marks.append(_marks(self._lake.load(self._name.history)))
+        return min(mark.position for mark in marks)
+
+    def catch_up(
+        self,
+        segments: Sequence[Segment],
+        rows_max: int = ROWS_PER_PASS_MAX,
+        on_pass: Callable[[LogPosition], None] = lambda _: None,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> LogPosition:
+        """Bring in everything that the segments have and the table has not; returns what it covers then."""
+        covered = self.covered()
+        while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
+            covered = self._retried(run)
+            on_pass(covered)
+        return covered
+
+    def _retried(self, run: TableSlice) -> LogPosition:
+        """One pass. A commit that lost a race wrote nothing: look at the table again, and do it again."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                self._write(run)
+            except Conflict:
+                if attempt == ATTEMPTS_MAX:
+                    raise
+            else:
+                break
+        return run.last
+
+    def _write(self, run: TableSlice) -> None:
+        state = self._state() if self._settings.state else None
+        history = self._log_table(self._name.history, HISTORY_COLUMNS) if self._settings.history else None
+        rows = read_segments(self._lake.spark, run.paths)
+        plan = self._evolve(state, run) if state is not None else plan_evolution((), {}, self._settings)
+        if run.errors or plan.refused or any(is_checked(column) for column in plan.columns):
+            rows = judged(rows, plan.columns, plan.refused)
+            self._write_dead_letters(rows, run)
+            rows = rows.where(sf.col("error").isNull())
+        if state is None:
+            assert history is not None
+            self._write_history(history, rows, run)
+        elif history is None:
+            self._write_state(state, None, rows, run, plan)
+        else:
+            self._write_both(state, history, rows, run, plan)
+
+    def _write_both(
+        self, state: LakeTable, history: LakeTable, rows: DataFrame, run: TableSlice, plan: Evolution
+    ) -> None:
+        if history.marks().position < state.marks().position:
+            # A crash left the history behind. The state looks for deletes in it, so it comes first.
+            self._write_history(history, rows, run)
+        beside = self._side_jobs.submit(self._write_history, history, rows, run)
+        try:
+            self._write_state(state, history, rows, run, plan)
+        finally:
+            # Never leave a writer running behind a failure: the next attempt would race it.
+            failure = beside.exception()
+        if failure is not None:
+            raise failure
+
+    def _write_history(self, history: LakeTable, rows: DataFrame, run: TableSlice) -> None:
+        before = history.marks()
+        if before.position >= run.last:
+            return
+        after = _advanced(before, run)
+        if run.count == run.errors:
+            history.mark(after)
+            return
+        append(history, as_history(of_table(rows, self._name, before.position, run.last)), after)
+
+    def _write_dead_letters(self, rows: DataFrame, run: TableSlice) -> None:
+        existing = self._lake.load(self._name.dead_letters)
+        before = _marks(existing)
+        if before.position >= run.last:
+            return
+        letters = of_table(rows, self._name, before.position, run.last).where(sf.col("error").isNotNull())
+        if letters.isEmpty():
+            return
+        table = existing or self._log_table(self._name.dead_letters, DEAD_LETTER_COLUMNS)
+        append(table, as_dead_letters(letters), _advanced(before, run))
+
+    def _write_state(
+        self, state: LakeTable, history: LakeTable | None, rows: DataFrame, run: TableSlice, plan: Evolution
+    ) -> None:
+        before = state.marks()
+        if before.position >= run.last:
+            return
+        after = _advanced(before, run)
+        if run.count == run.errors or not plan.columns:
+            # Only dead letters, or only deletes and empty rows for a table that never had a column.
+            state.mark(after)
+            return
+        changes = of_table(rows, self._name, before.position, run.last)
+        if self._is_simple(run, plan.columns, before):
+            new_rows = latest_rows(changes, plan.columns)
+        else:
+            new_rows = self._merged(state, history, changes, run, plan)
+        self._upsert.apply(state, keys_of(changes), new_rows, after)
+
+    def _is_simple(self, run: TableSlice, columns: Sequence[Column], before: Marks) -> bool:
+        """Whether every row is whole and newer than all before: then the last row per key is the new row."""
+        whole = run.always >= {column.name for column in columns}
+        return whole and run.hlc_min > before.hlc_max and clocks_are_ordered(run)
+
+    def _merged(
+        self, state: LakeTable, history: LakeTable | None, changes: DataFrame, run: TableSlice, plan: Evolution
+    ) -> DataFrame:
+        spark = self._lake.spark
+        before = state.marks()
+        keys = sf.broadcast(keys_of(changes))
+        old_rows = spark.table(state.identifier).join(keys, KEY, "left_semi")
+        tombstones = None
+        if history is not None and run.hlc_min <= before.hlc_max:
+            tombstones = (
+                spark.table(history.identifier)
+                .where((sf.col("_op") == DELETE) & (sf.col(HLC) >= run.hlc_min) & (sf.col(POSITION) <= before.position))
+                .select(KEY, HLC, SOURCE)
+                .join(keys, KEY, "left_semi")
+            )
+        return merged_rows(changes, old_rows, tombstones, plan.columns, state.columns_since())
+
+    def _evolve(self, state: LakeTable, run: TableSlice) -> Evolution:
+        before = state.marks()
+        plan = plan_evolution(state.columns(), run.columns if before.position < run.last else {}, self._settings)
+        if plan.rewrite:
+            rewrite_columns(self._lake, state, plan.rewrite, before)
+            state.refresh()
+        if plan.touches_schema:
+            state.evolve(plan, before.position)
+        return plan
+
+    def _state(self) -> LakeTable:
+        existing = self._lake.load(self._name)
+        if existing is not None:
+            return existing
+        columns = plan_evolution((), {}, self._settings).columns
+        properties = state_properties(self._settings) | {KINDS_PROPERTY: json.dumps(kinds_of(columns))}
+        fields = [(column.stored, column.type) for column in columns]
+        return self._lake.create(self._name, [*fields, *STATE_COLUMNS], properties, self._settings.partition)
+
+    def _log_table(self, name: TableName, columns: Sequence[tuple[str, ColumnType]]) -> LakeTable:
+        return self._lake.load(name) or self._lake.create(name, columns, log_properties(self._settings))
+
+
+def _marks(table: LakeTable | None) -> Marks:
+    return Marks(NOWHERE) if table is None else table.marks()
+
+
+def _advanced(before: Marks, run: TableSlice) -> Marks:
+    return Marks(run.last, max(before.hlc_max, run.hlc_max))

@@ -1,0 +1,125 @@
+"""Plans how a state table changes its schema before a batch goes in. Pure: it sees schemas and footers, no rows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mainstem.model.errors import Conflict
+from mainstem.tables.layout import column_name, stored_name
+from mainstem.tables.settings import TableSettings
+from mainstem.tables.types import (
+    ColumnType,
+    Kind,
+    join_kinds,
+    keeps_every_value,
+    kind_of,
+    type_of,
+    widens_in_place,
+)
+
+# A table's own columns, over all its rows. A row that would exceed it becomes a dead letter.
+TABLE_COLUMNS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a state table that belongs to the rows. `kind` is None where the type was declared."""
+
+    name: str
+    type: ColumnType
+    kind: Kind | None = None
+
+    @property
+    def stored(self) -> str:
+        """Its name in the table."""
+        return stored_name(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What to do to the table before the batch, and how it looks then."""
+
+    columns: tuple[Column, ...]
+    # New ones; and those that held only nulls, which are dropped and added with their real type.
+    add: tuple[Column, ...] = ()
+    retype: tuple[Column, ...] = ()
+    widen: tuple[Column, ...] = ()
+    # Every row must be cast, and the table replaced in one commit.
+    rewrite: tuple[Column, ...] = ()
+    # Remembered kinds changed, though perhaps no type did.
+    kinds_changed: bool = False
+    # Columns over the limit: rows that have one are dead letters.
+    refused: frozenset[str] = frozenset()
+
+    @property
+    def touches_schema(self) -> bool:
+        """Whether the table has to be altered at all."""
+        return bool(self.add or self.retype or self.widen or self.rewrite or self.kinds_changed)
+
+
+def plan_evolution(
+    current: Iterable[Column], seen: Mapping[str, Iterable[str]], settings: TableSettings
+) -> Evolution:
+    """Plan from the table's columns, the JSON types seen per column in the batch, and what the user declared."""
+    columns = {column.name: column for column in current}
+    add: list[Column] = []
+    retype: list[Column] = []
+    widen: list[Column] = []
+    rewrite: list[Column] = []
+    refused: set[str] = set()
+    kinds_changed = False
+    wanted = dict.fromkeys([*columns, *settings.columns, *seen])
+    for name in wanted:
+        old = columns.get(name)
+        new = _grown(name, old, seen.get(name, ()), settings)
+        if old is None:
+            if len(columns) >= TABLE_COLUMNS_MAX:
+                refused.add(name)
+                continue
+            add.append(new)
+        elif old.type != new.type:
+            if old.kind is Kind.NULL:
+                retype.append(new)
+            elif widens_in_place(old.type, new.type):
+                widen.append(new)
+            elif keeps_every_value(old.type, new.type):
+                rewrite.append(new)
+            else:
+                raise Conflict(f"column cannot change its type. column={name} expected={old.type} got={new.type}")
+        kinds_changed = kinds_changed or old is None or old.kind is not new.kind
+        columns[name] = new
+    return Evolution(
+        columns=tuple(columns.values()),
+        add=tuple(add),
+        retype=tuple(retype),
+        widen=tuple(widen),
+        rewrite=tuple(rewrite),
+        kinds_changed=kinds_changed,
+        refused=frozenset(refused),
+    )
+
+
+def _grown(name: str, old: Column | None, json_types: Iterable[str], settings: TableSettings) -> Column:
+    if declared := settings.columns.get(name):
+        return Column(name, declared)
+    kind = kind_of(json_types)
+    if old is not None:
+        if old.kind is None:
+            # Declared once and no longer: its type stays, and text is what any other value falls back to.
+            return old
+        kind = join_kinds(old.kind, kind)
+    return Column(name, type_of(kind, settings.nested), kind)
+
+
+def columns_of(fields: Iterable[tuple[str, ColumnType]], kinds: Mapping[str, str]) -> tuple[Column, ...]:
+    """The rows' columns of a stored table, from its fields (without Mainstem's own) and its remembered kinds."""
+    columns = []
+    for stored, column_type in fields:
+        name = column_name(stored)
+        kind = Kind(kinds[name]) if name in kinds else None
+        columns.append(Column(name, column_type, kind))
+    return tuple(columns)
+
+
+def kinds_of(columns: Iterable[Column]) -> dict[str, str]:
+    """What the table must remember of its columns."""
+    return {column.name: str(column.kind) for column in columns if column.kind is not None}

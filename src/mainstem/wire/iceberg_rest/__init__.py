@@ -1,0 +1,42 @@
+"""The Iceberg REST protocol, sans I/O: paths and bodies in, values out; values in, bodies out."""
+
+from mainstem.wire.iceberg_rest.messages import (
+    CommitRequest,
+    CommitTransactionRequest,
+    CreateNamespaceRequest,
+    CreateTableRequest,
+    Identifier,
+    RegisterTableRequest,
+    RenameTableRequest,
+    UpdateNamespaceRequest,
+    decode,
+    encode,
+    encode_error,
+    encode_load_table,
+    etag,
+)
+from mainstem.wire.iceberg_rest.pages import Page, paginate
+from mainstem.wire.iceberg_rest.routes import ENDPOINTS, Call, Operation, parse_namespace, route
+
+__all__ = [
+    "ENDPOINTS",
+    "Call",
+    "CommitRequest",
+    "CommitTransactionRequest",
+    "CreateNamespaceRequest",
+    "CreateTableRequest",
+    "Identifier",
+    "Operation",
+    "Page",
+    "RegisterTableRequest",
+    "RenameTableRequest",
+    "UpdateNamespaceRequest",
+    "decode",
+    "encode",
+    "encode_error",
+    "encode_load_table",
+    "etag",
+    "paginate",
+    "parse_namespace",
+    "route",
+]

@@ -1,0 +1,116 @@
+"""Bodies of the Iceberg REST protocol.
+
+Requests are typed only as far as the protocol itself goes. Schemas, specs, requirements and updates stay objects: a
+client of a later spec may put into them what we do not know.
+"""
+
+import hashlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from mainstem.model import Invalid
+
+Object = dict[str, Any]
+
+
+class CreateNamespaceRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Create a namespace."""
+
+    namespace: list[str]
+    properties: dict[str, str] | None = None
+
+
+class UpdateNamespaceRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Set and remove properties of a namespace."""
+
+    removals: list[str] | None = None
+    updates: dict[str, str] | None = None
+
+
+class CreateTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Create a table, or stage its creation."""
+
+    name: str
+    schema: Object
+    location: str | None = None
+    partition_spec: Object | None = None
+    write_order: Object | None = None
+    stage_create: bool | None = None
+    properties: dict[str, str] | None = None
+
+
+class RegisterTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Take up a table whose metadata file exists."""
+
+    name: str
+    metadata_location: str
+    overwrite: bool | None = None
+
+
+class Identifier(msgspec.Struct, frozen=True, rename="kebab"):
+    """A table in a body."""
+
+    namespace: list[str]
+    name: str
+
+
+class RenameTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Give a table another name."""
+
+    source: Identifier
+    destination: Identifier
+
+
+class CommitRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Change one table."""
+
+    requirements: list[Object]
+    updates: list[Object]
+    identifier: Identifier | None = None
+
+
+class CommitTransactionRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Change several tables at once."""
+
+    table_changes: list[CommitRequest]
+
+
+class _LoadTableResponse(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
+    metadata: msgspec.Raw
+    config: dict[str, str]
+    metadata_location: str | None = None
+
+
+Request = TypeVar("Request")
+
+
+def decode(body: bytes, kind: type[Request]) -> Request:
+    """Read a request's body."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Invalid(f"Malformed request: {error}") from error
+
+
+def encode(body: object) -> bytes:
+    """Write a response's body."""
+    return msgspec.json.encode(body)
+
+
+def encode_load_table(metadata_location: str | None, metadata: bytes) -> bytes:
+    """The answer to loading, creating and committing to a table. The metadata goes in as the bytes it already is."""
+    return msgspec.json.encode(
+        _LoadTableResponse(metadata=msgspec.Raw(metadata), config={}, metadata_location=metadata_location)
+    )
+
+
+def encode_error(message: str, kind: str, code: int) -> bytes:
+    """The body of every answer that is not a success."""
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "code": code}})
+
+
+def etag(metadata_location: str, snapshots: str) -> str:
+    """Names one version of a table as one client sees it: the snapshots shown are part of what it sees."""
+    digest = hashlib.sha256(f"{metadata_location}\n{snapshots}".encode()).hexdigest()
+    return f'W/"{digest[:32]}"'

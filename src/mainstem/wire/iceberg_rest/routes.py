@@ -1,0 +1,99 @@
+"""Which operation a request line asks for.
+
+The routes are a table, and the list of endpoints that clients read from `/v1/config` is made from it. Paths are read
+undecoded: a namespace or a table name may hold a slash, which is only told from a separator before decoding.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import unquote
+
+LEVEL_SEPARATOR = "\x1f"
+
+
+class Operation(StrEnum):
+    """What a client can ask of the catalog."""
+
+    CONFIG = "config"
+    LIST_NAMESPACES = "list-namespaces"
+    CREATE_NAMESPACE = "create-namespace"
+    LOAD_NAMESPACE = "load-namespace"
+    NAMESPACE_EXISTS = "namespace-exists"
+    DROP_NAMESPACE = "drop-namespace"
+    UPDATE_NAMESPACE = "update-namespace"
+    LIST_TABLES = "list-tables"
+    CREATE_TABLE = "create-table"
+    REGISTER_TABLE = "register-table"
+    LOAD_TABLE = "load-table"
+    TABLE_EXISTS = "table-exists"
+    COMMIT_TABLE = "commit-table"
+    DROP_TABLE = "drop-table"
+    UNREGISTER_TABLE = "unregister-table"
+    REPORT_METRICS = "report-metrics"
+    RENAME_TABLE = "rename-table"
+    COMMIT_TRANSACTION = "commit-transaction"
+
+
+class Call(NamedTuple):
+    """An operation and the names that stand in its path."""
+
+    operation: Operation
+    namespace: tuple[str, ...] = ()
+    table: str = ""
+
+
+_ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("GET", "config", Operation.CONFIG),
+    ("GET", "namespaces", Operation.LIST_NAMESPACES),
+    ("POST", "namespaces", Operation.CREATE_NAMESPACE),
+    ("GET", "namespaces/{namespace}", Operation.LOAD_NAMESPACE),
+    ("HEAD", "namespaces/{namespace}", Operation.NAMESPACE_EXISTS),
+    ("DELETE", "namespaces/{namespace}", Operation.DROP_NAMESPACE),
+    ("POST", "namespaces/{namespace}/properties", Operation.UPDATE_NAMESPACE),
+    ("GET", "namespaces/{namespace}/tables", Operation.LIST_TABLES),
+    ("POST", "namespaces/{namespace}/tables", Operation.CREATE_TABLE),
+    ("POST", "namespaces/{namespace}/register", Operation.REGISTER_TABLE),
+    ("GET", "namespaces/{namespace}/tables/{table}", Operation.LOAD_TABLE),
+    ("HEAD", "namespaces/{namespace}/tables/{table}", Operation.TABLE_EXISTS),
+    ("POST", "namespaces/{namespace}/tables/{table}", Operation.COMMIT_TABLE),
+    ("DELETE", "namespaces/{namespace}/tables/{table}", Operation.DROP_TABLE),
+    ("POST", "namespaces/{namespace}/tables/{table}/unregister", Operation.UNREGISTER_TABLE),
+    ("POST", "namespaces/{namespace}/tables/{table}/metrics", Operation.REPORT_METRICS),
+    ("POST", "tables/rename", Operation.RENAME_TABLE),
+    ("POST", "transactions/commit", Operation.COMMIT_TRANSACTION),
+)
+
+# Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
+ENDPOINTS: tuple[str, ...] = tuple(
+    f"{method} /v1/{{prefix}}/{pattern}" for method, pattern, operation in _ROUTES if operation != Operation.CONFIG
+)
+
+_PARSED = tuple((method, tuple(pattern.split("/")), operation) for method, pattern, operation in _ROUTES)
+
+
+def route(method: str, raw_path: str) -> Call | None:
+    """The call that a request line means; `raw_path` is undecoded and starts behind `/v1/`. None: no such endpoint."""
+    segments = raw_path.split("?", 1)[0].strip("/").split("/")
+    for wanted_method, pattern, operation in _PARSED:
+        if method == wanted_method and len(segments) == len(pattern):
+            names = _match(pattern, segments)
+            if names is not None:
+                return Call(operation, parse_namespace(names.get("namespace", "")), names.get("table", ""))
+    return None
+
+
+def parse_namespace(text: str) -> tuple[str, ...]:
+    """The levels of a decoded namespace; none for an empty text."""
+    return tuple(text.split(LEVEL_SEPARATOR)) if text else ()
+
+
+def _match(pattern: tuple[str, ...], segments: list[str]) -> dict[str, str] | None:
+    names = {}
+    for part, segment in zip(pattern, segments, strict=True):
+        if part.startswith("{"):
+            if not segment:
+                return None
+            names[part[1:-1]] = unquote(segment)
+        elif part != segment:
+            return None
+    return names

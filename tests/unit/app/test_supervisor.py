@@ -1,0 +1,95 @@
+"""The supervisor restarts what dies, tells of it, and leaves nothing behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mainstem.app.supervisor import Supervisor
+from mainstem.runtime.clock import SystemClock
+
+SLEEPER = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+
+
+def _supervisor(command: list[str], tmp_path: Path) -> Supervisor:
+    return Supervisor(command, log_path=tmp_path / "child.log", clock=SystemClock())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_killed_child_is_started_again_and_its_end_is_told(tmp_path: Path) -> None:
+    supervisor = _supervisor(SLEEPER, tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        await _until(lambda: supervisor.status().running)
+        first = supervisor.status().pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await _until(lambda: supervisor.status().running and supervisor.status().pid != first)
+        status = supervisor.status()
+        assert status.restarts == 1
+        assert status.last_exit == "killed by SIGKILL"
+        await supervisor.stop()
+    assert not supervisor.status().running
+
+
+async def test_what_a_child_printed_before_it_died_is_kept(tmp_path: Path) -> None:
+    supervisor = _supervisor([sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        await _until(lambda: supervisor.status().restarts > 0)
+        status = supervisor.status()
+        assert status.last_exit == "exit code 3"
+        assert "no room" in status.last_lines
+        await supervisor.stop()
+    assert b"no room" in (tmp_path / "child.log").read_bytes()
+
+
+async def test_a_very_long_line_does_not_stop_the_reading(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('x' * 300_000); print('after', flush=True); import sys; sys.stdin.read()"]
+    supervisor = _supervisor(command, tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        log = tmp_path / "child.log"
+        await _until(lambda: log.exists() and log.read_bytes().endswith(b"after\n"))
+        await supervisor.stop()
+    assert (tmp_path / "child.log").read_bytes().count(b"x") == 300_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
+async def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    # The child ignores its standard input's end, so that only the kernel's signal can stop it.
+    parent = f"""
+import asyncio, sys
+from pathlib import Path
+from mainstem.app.supervisor import Supervisor
+from mainstem.runtime.clock import SystemClock
+
+async def main():
+    child = [sys.executable, "-c", "import signal; signal.pause()"]
+    supervisor = Supervisor(child, log_path=Path({str(tmp_path / "c.log")!r}), clock=SystemClock())
+    task = asyncio.create_task(supervisor.run())
+    while not supervisor.status().running:
+        await asyncio.sleep(0.01)
+    print(supervisor.status().pid, flush=True)
+    await task
+
+asyncio.run(main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    assert psutil.pid_exists(child)
+    process.kill()
+    process.wait()
+    await _until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)

@@ -1,0 +1,212 @@
+"""A Spark session for the whole run, a catalog per test, and segments written as the log's sealer writes them."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from mainstem.model import Change, Operation, TableName
+from mainstem.pipeline.lake import Lake
+from mainstem.pipeline.segments import SegmentFolder
+from mainstem.pipeline.session import SessionSettings, build_session
+from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.pipeline.upsert import BranchUpsert, Upsert
+from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+
+JARS = Path(os.environ.get("MAINSTEM_TEST_JARS", Path.home() / ".ivy2.5.2" / "jars"))
+
+_SCHEMA = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("hlc", pa.int64()),
+        ("namespace", pa.string()),
+        ("table", pa.string()),
+        ("op", pa.string()),
+        ("key", pa.string()),
+        ("columns", pa.string()),
+        ("before", pa.string()),
+        ("source", pa.string()),
+        ("batch_sequence", pa.int64()),
+        ("sequence", pa.int64()),
+        ("id", pa.string()),
+        ("source_time_ms", pa.int64()),
+        ("arrival_ms", pa.int64()),
+        ("metadata", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+
+
+def json_type(value: Any) -> str:
+    """The name that a footer has for a value's type."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "int" if abs(value) <= 2**53 else "long" if -(2**63) <= value < 2**63 else "big"
+    names = {type(None): "null", bool: "bool", float: "double", str: "string", dict: "object"}
+    return names.get(type(value), "array")
+
+
+def write_segment(folder: Path, changes: Sequence[Change], errors: dict[int, str] | None = None) -> Path:
+    """Write stamped and placed changes as one sealed segment. `errors` gives reasons by position."""
+    errors = errors or {}
+    rows: list[dict[str, Any]] = []
+    tables: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        assert change.position is not None and change.hlc is not None
+        error = errors.get(change.position)
+        rows.append(
+            {
+                "position": change.position,
+                "hlc": change.hlc,
+                "namespace": change.namespace,
+                "table": change.table,
+                "op": str(change.operation),
+                "key": change.key,
+                "columns": None if change.columns is None else json.dumps(change.columns, ensure_ascii=False),
+                "before": None if change.before is None else json.dumps(change.before),
+                "source": change.source,
+                "batch_sequence": change.batch_sequence,
+                "sequence": change.sequence,
+                "id": change.id,
+                "source_time_ms": change.source_time_ms,
+                "arrival_ms": 1_700_000_000_000 + change.position,
+                "metadata": None if change.metadata is None else json.dumps(change.metadata),
+                "error": error,
+            }
+        )
+        _count(tables.setdefault(f"{change.namespace}.{change.table}", _nothing()), change, error)
+    for table in tables.values():
+        table["columns"] = {name: sorted(types) for name, types in table["columns"].items()}
+        table["always"] = sorted(table["always"] or ())
+    rows.sort(key=lambda row: (row["namespace"], row["table"], row["position"]))
+    first, last = min(row["position"] for row in rows), max(row["position"] for row in rows)
+    footer = {"version": 1, "first": first, "last": last, "tables": tables}
+    schema = _SCHEMA.with_metadata({b"mainstem": json.dumps(footer).encode()})
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{first:020d}-{last:020d}.parquet"
+    # A segment appears at once, under its name.
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path.with_suffix(".tmp"), compression="zstd")
+    path.with_suffix(".tmp").rename(path)
+    return path
+
+
+def _nothing() -> dict[str, Any]:
+    return {
+        "first": None, "last": 0, "count": 0, "errors": 0, "deletes": 0,
+        "hlc_min": None, "hlc_max": None, "columns": {}, "always": None,
+    }  # fmt: skip
+
+
+def _count(table: dict[str, Any], change: Change, error: str | None) -> None:
+    assert change.hlc is not None
+    table["first"] = change.position if table["first"] is None else table["first"]
+    table["last"] = change.position
+    table["count"] += 1
+    table["errors"] += error is not None
+    table["hlc_min"] = min(change.hlc, table["hlc_min"] or change.hlc)
+    table["hlc_max"] = max(change.hlc, table["hlc_max"] or change.hlc)
+    if error is not None:
+        return
+    if change.operation is Operation.DELETE:
+        table["deletes"] += 1
+        return
+    columns = change.columns or {}
+    for name, value in columns.items():
+        table["columns"].setdefault(name, set()).add(json_type(value))
+    table["always"] = set(columns) if table["always"] is None else table["always"] & set(columns)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One session: starting one takes ten seconds."""
+    jars = [str(path) for path in JARS.glob("*.jar") if "iceberg-spark-runtime" in path.name]
+    if not jars:
+        pytest.skip(f"no Iceberg jars in {JARS}")
+    session = build_session(
+        SessionSettings(
+            app="mainstem-tests",
+            master="local[2]",
+            driver_memory="2g",
+            jars=tuple(jars),
+            python=sys.executable,
+            catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
+        )
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def side_jobs() -> Iterator[ThreadPoolExecutor]:
+    """Where histories are written."""
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+class Bench:
+    """One namespace of the lake, a folder of segments, and writers between them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, namespace: str, side_jobs: ThreadPoolExecutor) -> None:
+        self.spark = spark
+        self.lake = Lake(spark)
+        self.folder = folder
+        self.namespace = namespace
+        self._side_jobs = side_jobs
+        self.position = 0
+
+    def name(self, table: str) -> TableName:
+        """A table of this test's own namespace."""
+        return TableName(self.namespace, table)
+
+    def change(self, key: str, columns: dict[str, Any] | None, **more: Any) -> Change:
+        """The next change of the log. Without columns it is a delete."""
+        self.position += 1
+        operation = Operation.DELETE if columns is None else Operation.UPDATE
+        values = {"table": "orders", "operation": operation, "source": "s1", "batch_sequence": 1} | more
+        values = {"hlc": self.position * 10, **values}
+        return Change(namespace=self.namespace, key=key, columns=columns, position=self.position, **values)  # type: ignore[arg-type]
+
+    def seal(self, *changes: Change, errors: dict[int, str] | None = None) -> Path:
+        """Seal changes into a segment."""
+        return write_segment(self.folder, changes, errors)
+
+    def writer(
+        self, table: str = "orders", settings: TableSettings = DEFAULT_SETTINGS, upsert: Upsert | None = None
+    ) -> TableWriter:
+        """A writer, as if the process had just started."""
+        return TableWriter(self.lake, self.name(table), settings, upsert or BranchUpsert(), self._side_jobs)
+
+    def catch_up(self, table: str = "orders", **more: Any) -> int:
+        """Carry every segment into a table."""
+        return self.writer(table, **more).catch_up(SegmentFolder(self.folder).list())
+
+    def rows(self, table: str = "orders") -> list[dict[str, Any]]:
+        """The table as a reader sees it, by key."""
+        found = self.spark.table(self.lake.identifier(self.name(table))).collect()
+        return sorted((row.asDict() for row in found), key=lambda row: (row["_key"], row["_position"]))
+
+    def values(self, table: str = "orders") -> dict[str, dict[str, Any]]:
+        """The rows' own columns, by key."""
+        own = {"_key", "_hlc", "_source", "_position", "_clocks"}
+        rows = self.rows(table)
+        assert len({row["_key"] for row in rows}) == len(rows), "a key stands twice"
+        return {row["_key"]: {name: row[name] for name in row if name not in own} for row in rows}
+
+
+@pytest.fixture
+def bench(
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, side_jobs: ThreadPoolExecutor
+) -> Bench:
+    """Everything a test of the pipeline needs, in a namespace of its own."""
+    namespace = "n_" + "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())[:80]
+    return Bench(spark, tmp_path / "segments", namespace, side_jobs)
+
+

@@ -1,0 +1,147 @@
+"""A table takes in the log: rows, history, marks, replays, evolution, dead letters."""
+
+from typing import Any
+
+import pytest
+
+from mainstem.model import Operation
+from mainstem.tables.settings import TableSettings
+
+pytestmark = pytest.mark.spark
+
+
+def test_last_row_of_a_key_stays_and_a_deleted_one_goes(bench: Any) -> None:
+    bench.seal(
+        bench.change("1", {"id": 1, "note": "a"}),
+        bench.change("2", {"id": 2, "note": "b"}),
+        bench.change("1", {"id": 1, "note": "c"}),
+    )
+    assert bench.catch_up() == 3
+    bench.seal(
+        bench.change("2", None),
+        bench.change("3", {"id": 3, "note": None}),
+        bench.change("4", {"id": 4, "note": "d"}),
+        bench.change("4", None),
+    )
+    assert bench.catch_up() == 7
+    assert bench.values() == {"1": {"id": 1, "note": "c"}, "3": {"id": 3, "note": None}}
+    assert [row["_position"] for row in bench.rows("orders_history")] == [1, 3, 2, 4, 5, 6, 7]
+
+
+def test_a_replay_commits_nothing(bench: Any) -> None:
+    bench.seal(bench.change("1", {"id": 1}))
+    bench.catch_up()
+    bench.seal(bench.change("1", {"id": 2}), bench.change("2", None))
+    bench.catch_up()
+    before = [bench.lake.load(bench.name(table)).snapshot_id for table in ("orders", "orders_history")]
+    assert bench.catch_up() == 3
+    assert [bench.lake.load(bench.name(table)).snapshot_id for table in ("orders", "orders_history")] == before
+
+
+def test_columns_change_their_types_midway_and_keep_every_value(bench: Any) -> None:
+    bench.seal(bench.change("1", {"a": 1, "b": 1, "c": True, "d": None, "e": {"x": [1]}}))
+    bench.catch_up()
+    bench.seal(bench.change("2", {"a": 2.5, "b": "text", "c": 0, "d": 7, "e": "plain", "f": 2**70}))
+    bench.catch_up()
+    assert bench.values() == {
+        "1": {"a": 1.0, "b": "1", "c": "true", "d": None, "e": '{"x":[1]}', "f": None},
+        "2": {"a": 2.5, "b": "text", "c": "0", "d": 7, "e": "plain", "f": str(2**70)},
+    }
+    assert bench.lake.load(bench.name("orders")).marks().position == 2
+
+
+def test_a_missing_column_keeps_its_value_and_a_null_takes_it(bench: Any) -> None:
+    bench.seal(bench.change("1", {"a": 1, "b": 1}), bench.change("2", {"a": 1, "b": 1}))
+    bench.catch_up()
+    bench.seal(bench.change("1", {"a": 2}), bench.change("2", {"a": None, "c": "new"}))
+    bench.catch_up()
+    assert bench.values() == {"1": {"a": 2, "b": 1, "c": None}, "2": {"a": None, "b": 1, "c": "new"}}
+
+
+def test_a_row_the_sealer_refused_is_a_dead_letter(bench: Any) -> None:
+    bench.seal(bench.change("1", {"a": 1}), bench.change("2", {"": 1}), errors={2: "empty column name"})
+    bench.catch_up()
+    assert bench.values() == {"1": {"a": 1}}
+    assert [row["_reason"] for row in bench.rows("orders_dead_letters")] == ["empty column name"]
+    assert len(bench.rows("orders_history")) == 1
+    bench.seal(bench.change("3", {"": 1}), errors={3: "empty column name"})
+    assert bench.catch_up() == 3
+    assert bench.lake.load(bench.name("orders")).marks().position == 3
+    assert bench.lake.load(bench.name("orders_history")).marks().position == 3
+    assert len(bench.rows("orders_dead_letters")) == 2
+
+
+def test_a_declared_type_wins_and_what_does_not_fit_is_a_dead_letter(bench: Any) -> None:
+    settings = TableSettings.from_document(
+        {
+            "columns": {
+                "price": "decimal(20,4)", "day": "date", "n": "int", "at": "timestamptz", "u": "uuid", "b": "binary"
+            }
+        }
+    )
+    uuid = "123e4567-e89b-12d3-a456-426614174000"
+    bench.seal(
+        bench.change("1", {"price": 1234567890123456.1234, "day": "2024-02-29", "n": 5, "u": uuid, "b": "aGk="}),
+        bench.change("2", {"price": "abc", "day": "2024-01-01"}),
+        bench.change("3", {"price": "7.5", "day": "never", "n": None}),
+        bench.change("4", {"n": 3_000_000_000}),
+        bench.change("5", {"price": "12.50", "at": "2024-01-01T10:00:00Z"}),
+    )
+    bench.catch_up(settings=settings)
+    reasons = [row["_reason"] for row in bench.rows("orders_dead_letters")]
+    assert reasons == ["price: 'abc' is not decimal(20,4)", "day: 'never' is not date", "n: '3000000000' is not int"]
+    values = bench.values()
+    assert sorted(values) == ["1", "5"]
+    assert str(values["5"]["price"]) == "12.5000"
+    assert (str(values["1"]["day"]), values["1"]["n"], values["1"]["u"], bytes(values["1"]["b"])) == (
+        "2024-02-29", 5, uuid, b"hi",
+    )  # fmt: skip
+
+
+def test_reserved_odd_and_many_column_names(bench: Any) -> None:
+    row = {"_key": 1, "_key_": 2, "_file": "f", "a.b": 3, "with space": 4, "back`tick": 5, "Ünï": 6, "ID": 7, "id": 8}
+    bench.seal(bench.change("k", row))
+    bench.catch_up()
+    bench.seal(bench.change("k", {"a.b": 4}), bench.change("k2", {"_key": 9}))
+    bench.catch_up()
+    stored = {"_key_": 1, "_key__": 2, "_file_": "f", "a.b": 4}
+    assert bench.values()["k"] == stored | {"with space": 4, "back`tick": 5, "Ünï": 6, "ID": 7, "id": 8}
+    assert bench.values()["k2"]["_key_"] == 9
+
+
+def test_history_alone_and_state_alone(bench: Any) -> None:
+    bench.seal(
+        bench.change("1", {"a": 1}, table="h"), bench.change("1", {"a": 1}, table="s", operation=Operation.INSERT)
+    )
+    assert bench.catch_up("h", settings=TableSettings(state=False)) == 2
+    assert bench.catch_up("s", settings=TableSettings(history=False)) == 2
+    assert bench.lake.load(bench.name("h")) is None
+    assert bench.lake.load(bench.name("s_history")) is None
+    assert len(bench.rows("h_history")) == 1
+    assert bench.values("s") == {"1": {"a": 1}}
+
+
+def test_variant_where_the_table_asks(bench: Any) -> None:
+    settings = TableSettings.from_document({"nested": "variant", "format_version": 3})
+    bench.seal(bench.change("1", {"doc": {"a": [1, 2]}}), bench.change("2", {"doc": [1]}))
+    bench.catch_up(settings=settings)
+    bench.seal(bench.change("1", {"x": 1}))
+    bench.catch_up(settings=settings)
+    table = bench.lake.identifier(bench.name("orders"))
+    found = bench.spark.sql(f"SELECT _key, variant_get(doc, '$.a[1]', 'int') AS a, x FROM {table} ORDER BY _key")
+    assert [tuple(row) for row in found.collect()] == [("1", 2, 1), ("2", None, None)]
+
+
+def test_partitions_stay_over_a_rewrite(bench: Any) -> None:
+    settings = TableSettings.from_document(
+        {"partition": ["bucket(4, _key)", "truncate(1, country)"], "columns": {"country": "string"}}
+    )
+    bench.seal(*(bench.change(str(i), {"country": "de", "n": i}) for i in range(20)))
+    bench.catch_up(settings=settings)
+    bench.seal(*(bench.change(str(i), {"country": "at", "n": "x"}) for i in range(5)))
+    bench.catch_up(settings=settings)
+    assert {key: (row["country"], row["n"]) for key, row in bench.values().items()} == {
+        str(i): ("at", "x") if i < 5 else ("de", str(i)) for i in range(20)
+    }
+    spec = bench.lake.load(bench.name("orders")).java.spec().toString()
+    assert "bucket[4]" in spec and "truncate[1]" in spec
