@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from folder_lake import FolderCatalog, FolderLake
-from pyiceberg.expressions import EqualTo
 
 from mainstem.query.engine import EngineSettings, QueryEngine
 from mainstem.query.sandbox import SandboxSettings
+from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
 ROWS = 1_000
 
@@ -32,7 +31,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalog:
     orders = catalog.create_table(("default", "orders"), schema=rows.schema)
     for part in range(5):
         orders.append(rows.slice(part * ROWS // 5, ROWS // 5), snapshot_properties={"mainstem.position": str(part + 1)})
-    orders.delete(EqualTo("id", 7))
+    orders.delete("id = 7")
     catalog.create_table(("default", "empty"), schema=rows.schema)
     secret = catalog.create_table(("other", "secrets"), schema=pa.schema([("word", pa.string())]))
     secret.append(pa.table({"word": ["hidden"]}))

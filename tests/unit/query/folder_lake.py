@@ -41,7 +41,7 @@ class FolderCatalog(MetastoreCatalog):
         self.folder = folder
         self.locations: dict[tuple[str, ...], str] = {}
 
-    def create_table(  # noqa: PLR0917
+    def create_table(
         self,
         identifier: str | Identifier,
         schema: Schema | pa.Schema,

@@ -4,20 +4,28 @@ import asyncio
 from typing import Any
 
 import pytest
-from folder_lake import FolderCatalog, FolderLake
 
 from mainstem.model import Denied, Invalid, NotFound, Overloaded, TableName
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
 from mainstem.query.ports import Readable, everything
 from mainstem.query.sandbox import SandboxSettings
+from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 7 = 3"
 
 
-async def rows(engine: QueryEngine, sql: str, readable: Readable = everything, **settings: Any) -> list[tuple[Any, ...]]:
+async def rows(
+    engine: QueryEngine, sql: str, readable: Readable = everything, **settings: Any
+) -> list[tuple[Any, ...]]:
     async with engine.open(QueryRequest(sql=sql, **settings), readable) as running:
         found = [batch async for batch in running.batches()]
     return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+
+
+async def until_inside(engine: QueryEngine, count: int) -> None:
+    async with asyncio.timeout(10):
+        while engine.inside < count:
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,8 @@ async def test_the_result_says_what_was_read(engine: QueryEngine, catalog: Folde
 
 
 @pytest.mark.parametrize(
-    ("limit", "count", "truncated"), [(998, 998, True), (999, 999, False), (1000, 999, False), (0, 0, True), (1, 1, True)]
+    ("limit", "count", "truncated"),
+    [(998, 998, True), (999, 999, False), (1000, 999, False), (0, 0, True), (1, 1, True)],
 )
 async def test_the_row_limit_is_exact(engine: QueryEngine, limit: int, count: int, truncated: bool) -> None:
     async with engine.open(QueryRequest(sql="SELECT * FROM orders", limit=limit)) as running:
@@ -85,8 +94,7 @@ async def test_a_query_stops_at_its_time_limit_and_leaves_its_place(engine: Quer
 
 async def test_a_query_is_cancelled_with_its_task(engine: QueryEngine) -> None:
     task = asyncio.ensure_future(rows(engine, ENDLESS))
-    while engine.inside == 0:
-        await asyncio.sleep(0)
+    await until_inside(engine, 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -105,8 +113,7 @@ async def test_leaving_early_frees_the_place(engine: QueryEngine) -> None:
 async def test_one_more_than_the_bound_is_told_when_to_come_back(engine: QueryEngine) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(rows(engine, ENDLESS)) for _ in range(4)]
-        while engine.inside < 4:
-            await asyncio.sleep(0)
+        await until_inside(engine, 4)
         with pytest.raises(Overloaded) as caught:
             await rows(engine, "SELECT 1")
         assert caught.value.retry_after_s > 0
@@ -119,8 +126,7 @@ async def test_one_more_than_the_bound_is_told_when_to_come_back(engine: QueryEn
 async def test_waiting_for_a_place_counts_against_the_time(engine: QueryEngine) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(rows(engine, ENDLESS)) for _ in range(2)]
-        while engine.inside < 2:
-            await asyncio.sleep(0)
+        await until_inside(engine, 2)
         with pytest.raises(Overloaded):
             await rows(engine, "SELECT 1", timeout_ms=50)
         for task in tasks:
@@ -146,7 +152,12 @@ async def test_a_caller_with_bounds_sees_nothing_of_others(engine: QueryEngine) 
 
 @pytest.mark.parametrize(
     "sql",
-    ["SELECT * FROM nope", "SELECT * FROM information_schema.tables", "SELECT * FROM '/etc/passwd'", "SELECT * FROM temp.x"],
+    [
+        "SELECT * FROM nope",
+        "SELECT * FROM information_schema.tables",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM temp.x",
+    ],
 )
 async def test_what_is_no_table_does_not_exist(engine: QueryEngine, sql: str) -> None:
     with pytest.raises(NotFound):

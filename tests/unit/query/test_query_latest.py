@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from folder_lake import FolderCatalog, FolderLake
 
 from mainstem.model import (
     Change,
@@ -27,14 +26,14 @@ from mainstem.query.binding import Freshness
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
 from mainstem.query.overlay import clocks_text
 from mainstem.query.ports import PendingRow
+from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
 COLUMNS = {"a": pa.int64(), "b": pa.string(), "c": pa.float64()}
+LONGS, TEXTS = ("_hlc", "_position"), ("_key", "_source")
 STATE = pa.schema(
-    [*COLUMNS.items(), ("_key", pa.string()), ("_hlc", pa.int64()), ("_source", pa.string())]
-    + [("_position", pa.int64()), ("_clocks", pa.string())]
+    {**COLUMNS, **dict.fromkeys(TEXTS, pa.string()), **dict.fromkeys(LONGS, pa.int64()), "_clocks": pa.string()}
 )
-HISTORY = pa.schema([("_position", pa.int64()), ("_hlc", pa.int64()), ("_op", pa.string()), ("_key", pa.string())])
-HISTORY = HISTORY.append(pa.field("_source", pa.string()))
+HISTORY = pa.schema({**dict.fromkeys((*TEXTS, "_op"), pa.string()), **dict.fromkeys(LONGS, pa.int64())})
 ORDERS = TableName("default", "orders")
 
 
@@ -127,7 +126,9 @@ class Lake:
         self.catalog = catalog
         self.engine: QueryEngine | None = None
 
-    async def query(self, pending: FakePending, sql: str, freshness: Freshness = Freshness.LATEST) -> list[dict[str, Any]]:
+    async def query(
+        self, pending: FakePending, sql: str, freshness: Freshness = Freshness.LATEST
+    ) -> list[dict[str, Any]]:
         if self.engine is None:
             settings = EngineSettings(folder=f"{self.catalog.folder}/")
             self.engine = QueryEngine(FolderLake(self.catalog), settings, pending=pending)
@@ -163,17 +164,17 @@ async def test_random_changes_agree_with_the_merge_rule(lake: Lake, seed: int) -
     changes = [random_change(chance, position) for position in range(1, 801)]
     split = chance.randint(200, 700)
     write_tables(lake.catalog, changes[:split])
-    rows = await lake.query(FakePending(changes), "SELECT * FROM orders")
+    found = await lake.query(FakePending(changes), "SELECT * FROM orders")
     by_key: dict[str, list[Change]] = {}
     for each in changes:
         by_key.setdefault(each.key, []).append(each)
     expected = {key: row for key, group in by_key.items() if (row := merge(group)).visible}
-    assert {row["_key"] for row in rows} == expected.keys()
-    for row in rows:
-        values = expected[row["_key"]].values()
-        assert {name: row[name] for name in COLUMNS} == {name: values.get(name) for name in COLUMNS}
-        top = max(cell.stamp for cell in expected[row["_key"]].cells.values())
-        assert (row["_hlc"], row["_source"]) == top
+    assert {shown["_key"] for shown in found} == expected.keys()
+    for shown in found:
+        values = expected[shown["_key"]].values()
+        assert {name: shown[name] for name in COLUMNS} == {name: values.get(name) for name in COLUMNS}
+        top = max(cell.stamp for cell in expected[shown["_key"]].cells.values())
+        assert (shown["_hlc"], shown["_source"]) == top
 
 
 def random_change(chance: random.Random, position: int) -> Change:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from folder_lake import FolderCatalog
 
 from mainstem.model import TableName
 from mainstem.query.sandbox import SandboxSettings, Session, Sessions, settings_of
+from tests.unit.query.folder_lake import FolderCatalog
 
 SETTINGS = SandboxSettings(memory_bytes_max=128 * 1024 * 1024, threads=1, idle_max=2)
 
@@ -89,7 +89,7 @@ def test_the_bounds_are_set(session: Session) -> None:
     ],
 )
 def test_memory_is_bounded_and_nothing_is_spilled(session: Session, sql: str) -> None:
-    with pytest.raises(duckdb.Error, match="(?i)memory|too large|exceed|spill|temp"):
+    with pytest.raises(duckdb.Error, match=r"(?i)memory|too large|exceed|spill|temp"):
         session.connection.execute(sql).fetchone()
 
 
