@@ -2,8 +2,8 @@
 
 The rule is `mainstem.model.merge`'s own `join`, run on the rows that have pending changes and on no others. The rows
 of the snapshot keep their typed values: here it is only decided, column by column, whether the row's value or the
-pending one is the later. Values that do not fit their column widen it for this query, as the pipeline will for good:
-a whole number into double, everything else into text.
+pending one is the later. Values that do not fit their column widen it for this query, by the rule by which the
+pipeline will for good (`mainstem.tables.types`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,12 +17,14 @@ from mainstem.model.merge import Cell
 from mainstem.query.ports import LoadedTable, PendingRow
 from mainstem.query.sandbox import Session
 from mainstem.query.statement import quote
-from mainstem.query.tables import columns, columns_since, empty_sql, hlc_max, scan_sql
+from mainstem.query.tables import column_kinds, columns, columns_since, empty_sql, hlc_max, scan_sql, sql_type
+from mainstem.tables.layout import STATE_COLUMNS, column_name, stored_name
+from mainstem.tables.types import Kind, Nested, join_kinds, kind_of, type_of
 
-RESERVED = {"_key": "VARCHAR", "_hlc": "BIGINT", "_source": "VARCHAR", "_position": "BIGINT", "_clocks": "VARCHAR"}
+RESERVED = {name: sql_type(kind) for name, kind in STATE_COLUMNS}
 
-_INT_MAX = (1 << 31) - 1
-_LONG_MAX = (1 << 63) - 1
+_INT_MAX = 1 << 53
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class _Base(msgspec.Struct, frozen=True):
@@ -53,7 +55,7 @@ def overlay_sql(
         key: join(join(rows.get(key, Row()), tombstones.get(key, Row())), waiting.row)
         for key, waiting in pending.items()
     }
-    layer = _Layer(merged, pending, rows, base_types)
+    layer = _Layer(merged, pending, base_types, column_kinds(table.metadata) if table else {})
     winners = session.arrow(f"{label}_rows", layer.arrow())
     types = {name: layer.type_of(name, session, winners) for name in layer.user_columns}
     return _union(
@@ -68,13 +70,13 @@ class _Layer:
         self,
         merged: Mapping[str, Row],
         pending: Mapping[str, PendingRow],
-        rows: Mapping[str, Row],
         base_types: Mapping[str, str],
+        kinds: Mapping[str, Kind],
     ) -> None:
         self.merged = {key: row for key, row in merged.items() if row.visible}
         self.pending = pending
-        self.rows = rows
         self.base_types = base_types
+        self.kinds = kinds
         seen = dict.fromkeys(name for name in base_types if name not in RESERVED)
         for row in self.merged.values():
             seen.update(dict.fromkeys(map(stored_name, row.cells)))
@@ -111,10 +113,9 @@ class _Layer:
             if stored_name(written) == name and cell.value is not _BASE and cell.value is not None
         ]
         base = self.base_types.get(name)
-        widened = widen(base, values)
-        if widened is not None:
-            return widened
-        assert base is not None
+        given = column_name(name)
+        if base is None or given in self.kinds:
+            return widened(self.kinds.get(given, Kind.NULL), values)
         # A declared type: its own parser decides whether every text fits.
         column = f"v{self.index[name]}"
         misfit = session.connection.execute(
@@ -123,38 +124,27 @@ class _Layer:
         return base if misfit == (0,) else "VARCHAR"
 
 
-def widen(base: str | None, values: Iterable[Any]) -> str | None:
-    """The narrowest type that holds the column as it is and these values; None where only a cast can tell."""
-    kind = base
-    for value in values:
-        if kind is not None and kind not in {"BOOLEAN", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "VARCHAR"}:
-            return None if isinstance(value, str | int | float) and not isinstance(value, bool) else "VARCHAR"
-        kind = _join_types(kind, _type_of_value(value))
-    return kind or "VARCHAR"
+def widened(kind: Kind, values: Iterable[Any]) -> str:
+    """The SQL type of an inferred column once these values are in it."""
+    grown = join_kinds(kind, kind_of({_json_type(value) for value in values}))
+    return sql_type(type_of(grown, Nested.JSON))
 
 
-def _type_of_value(value: Any) -> str:
+def _json_type(value: Any) -> str:
     match value:
         case bool():
-            return "BOOLEAN"
+            name = "bool"
         case int():
-            return "INTEGER" if abs(value) <= _INT_MAX else "BIGINT" if abs(value) <= _LONG_MAX else "VARCHAR"
+            name = "int" if abs(value) <= _INT_MAX else "long" if _LONG_MIN <= value <= _LONG_MAX else "big"
         case float():
-            return "DOUBLE"
+            name = "double"
+        case str():
+            name = "string"
+        case dict():
+            name = "object"
         case _:
-            return "VARCHAR"
-
-
-def _join_types(left: str | None, right: str) -> str:
-    if left is None:
-        # New columns of whole numbers are long: the pipeline makes them so.
-        return "BIGINT" if right == "INTEGER" else right
-    numbers = ("INTEGER", "BIGINT", "FLOAT", "DOUBLE")
-    if left == right:
-        return left
-    if left in numbers and right in numbers:
-        return "DOUBLE" if "DOUBLE" in (left, right) or "FLOAT" in (left, right) else "BIGINT"
-    return "VARCHAR"
+            name = "array"
+    return name
 
 
 def text_of(value: Any) -> str | None:
@@ -167,11 +157,6 @@ def text_of(value: Any) -> str | None:
         # msgspec encodes no integer beyond 64 bits.
         return str(value)
     return msgspec.json.encode(value).decode()
-
-
-def stored_name(name: str) -> str:
-    """A user's column under the name it has in the table."""
-    return f"{name}_" if name in RESERVED else name
 
 
 def clocks_text(row: Row, names: Collection[str]) -> str | None:
@@ -188,7 +173,7 @@ def _rows_of_snapshot(session: Session, hits: str, table: LoadedTable | None) ->
     clocks = "_clocks" if "_clocks" in types else "CAST(NULL AS VARCHAR)"
     found = session.connection.execute(f"SELECT _key, _hlc, _source, _position, {clocks} FROM {hits}").fetchall()
     since = columns_since(table.metadata)
-    names = [name for name in types if name not in RESERVED]
+    names = [column_name(name) for name in types if name not in RESERVED]
     rows = {}
     for key, hlc, source, position, text in found:
         if text:
@@ -196,13 +181,9 @@ def _rows_of_snapshot(session: Session, hits: str, table: LoadedTable | None) ->
             cells = {name: Cell(Stamp(Hlc(at), by), _BASE) for name, (at, by) in stamps.items()}
         else:
             stamp = Stamp(Hlc(hlc), source)
-            cells = {_given_name(name): Cell(stamp, _BASE) for name in names if since.get(name, 0) <= (position or 0)}
+            cells = {name: Cell(stamp, _BASE) for name in names if (position or 0) > since.get(name, 0)}
         rows[key] = Row(cells=cells)
     return rows
-
-
-def _given_name(stored: str) -> str:
-    return stored[:-1] if stored.endswith("_") and stored[:-1] in RESERVED else stored
 
 
 def _late_tombstones(

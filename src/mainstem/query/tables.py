@@ -11,10 +11,8 @@ import msgspec
 from mainstem.model import NOWHERE, LogPosition, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.query.statement import literal, quote
-
-POSITION_KEY = "mainstem.position"
-HLC_MAX_KEY = "mainstem.hlc-max"
-COLUMNS_SINCE_KEY = "mainstem.columns-since"
+from mainstem.tables.layout import HLC_MARK, KINDS_PROPERTY, POSITION_MARK, SINCE_PROPERTY
+from mainstem.tables.types import Kind
 
 _SQL_TYPES = {
     "boolean": "BOOLEAN",
@@ -52,18 +50,24 @@ def current_snapshot(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def covered(metadata: Mapping[str, Any]) -> LogPosition:
     """The position in the newest snapshot of `main`'s ancestry that has one."""
-    return LogPosition(int(_newest(metadata, POSITION_KEY) or NOWHERE))
+    return LogPosition(int(_newest(metadata, POSITION_MARK) or NOWHERE))
 
 
 def hlc_max(metadata: Mapping[str, Any]) -> int:
     """The highest clock in the table, by its newest snapshot that says so; 0 where none does."""
-    return int(_newest(metadata, HLC_MAX_KEY) or 0)
+    return int(_newest(metadata, HLC_MARK) or 0)
 
 
 def columns_since(metadata: Mapping[str, Any]) -> Mapping[str, int]:
     """For columns added after the table was made: the position from which rows may have them."""
-    text = (metadata.get("properties") or {}).get(COLUMNS_SINCE_KEY)
+    text = (metadata.get("properties") or {}).get(SINCE_PROPERTY)
     return msgspec.json.decode(text, type=dict[str, int]) if text else {}
+
+
+def column_kinds(metadata: Mapping[str, Any]) -> Mapping[str, Kind]:
+    """What the values of each inferred column have been. A column that is not in it has a declared type."""
+    text = (metadata.get("properties") or {}).get(KINDS_PROPERTY)
+    return msgspec.json.decode(text, type=dict[str, Kind]) if text else {}
 
 
 def columns(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
@@ -33,7 +34,7 @@ from mainstem.model import NotFound, TableName
 from mainstem.query.ports import LoadedTable
 
 
-class FolderCatalog(MetastoreCatalog):
+class FolderCatalog(NoopCatalog, MetastoreCatalog):
     """The least of a catalog that `Table.append`, `overwrite` and `delete` need."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,10 +83,6 @@ class FolderCatalog(MetastoreCatalog):
         self.locations[table.name()] = staged.metadata_location
         answer = {"metadata": staged.metadata, "metadata-location": staged.metadata_location}
         return CommitTableResponse.model_validate(answer)
-
-
-# The rest of the interface (views, renames, listings) is never called here.
-FolderCatalog.__abstractmethods__ = frozenset()
 
 
 class FolderLake:
