@@ -118,7 +118,9 @@ _ERRORS = {
 }
 
 
-_TRUNCATED = ResponseHeader(name="X-Mainstem-Truncated", description="true, false or unknown", required=False)
+_TRUNCATED = ResponseHeader(
+    name="X-Mainstem-Truncated", description="true, false or unknown", documentation_only=True, required=False
+)
 
 
 def query_router(engine: QueryEngine, planner: Planner, router: EngineRouter, *, scope: Scope = unbounded) -> Router:
