@@ -23,6 +23,7 @@ from mainstem.catalog import Catalog, SqliteStore, TableIdent
 from mainstem.doors.catalog import catalog_router
 from mainstem.doors.query import query_router
 from mainstem.model import NotFound, TableName
+from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import EngineSettings, QueryEngine
 from mainstem.query.plan import Planner
 from mainstem.query.ports import LoadedTable
@@ -73,7 +74,8 @@ class Server:
         )
         self.engine = QueryEngine(CatalogLake(self.catalog), settings)
         planner = Planner(self.engine.binder, self.engine.parser)
-        router = query_router(self.engine, planner, Router(planner, RouteSettings()))
+        dispatcher = Dispatcher(self.engine, planner, RouteSettings())
+        router = query_router(dispatcher, planner, Router(planner, RouteSettings()))
         app = Litestar([catalog_router(self.catalog), router])
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
         await self.server.serve(sockets=[self._socket])

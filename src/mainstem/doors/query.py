@@ -21,20 +21,14 @@ from litestar.background_tasks import BackgroundTask
 from litestar.datastructures import ResponseHeader
 from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody
 from litestar.response import Stream
 
 from mainstem.model import Conflict, Denied, Invalid, MainstemError, NotFound, OutcomeUnknown, Overloaded
 from mainstem.query.binding import Freshness
+from mainstem.query.dispatch import Dispatcher, RunningElsewhere
 from mainstem.query.encode import ArrowPieces, csv_bytes, json_rows
-from mainstem.query.engine import (
-    ROWS_DEFAULT,
-    TIMEOUT_MS_DEFAULT,
-    Column,
-    QueryEngine,
-    QueryRequest,
-    Running,
-    Stats,
-)
+from mainstem.query.engine import ROWS_DEFAULT, TIMEOUT_MS_DEFAULT, Column, QueryRequest, Running, Stats
 from mainstem.query.plan import Plan, Planner, PlanRequest
 from mainstem.query.ports import Readable, everything
 from mainstem.query.route import Route
@@ -123,7 +117,7 @@ _TRUNCATED = ResponseHeader(
 )
 
 
-def query_router(engine: QueryEngine, planner: Planner, router: EngineRouter, *, scope: Scope = unbounded) -> Router:
+def query_router(dispatcher: Dispatcher, planner: Planner, router: EngineRouter, *, scope: Scope = unbounded) -> Router:
     """The routes below `/v1/query`, to be mounted at the root."""
 
     @post(
@@ -135,20 +129,20 @@ def query_router(engine: QueryEngine, planner: Planner, router: EngineRouter, *,
         summary="Run a query",
         tags=["query"],
     )
-    async def query(request: AnyRequest, data: QueryBody) -> Response[Any]:
+    async def query(request: AnyRequest, data: JSONBody[QueryBody]) -> Response[Any]:
         asked = QueryRequest(sql=data.sql, limit=data.limit, timeout_ms=data.timeout_ms, freshness=data.freshness)
         chosen = data.format or format_of(request.headers.get("accept", ""))
         readable = scope(request)
         if chosen is Format.JSON:
-            return await while_connected(request, _json_answer(engine, asked, readable))
-        return await while_connected(request, _streamed_answer(engine, asked, readable, chosen))
+            return await while_connected(request, _json_answer(dispatcher, asked, readable))
+        return await while_connected(request, _streamed_answer(dispatcher, asked, readable, chosen))
 
     @post("/plan", status_code=200, responses=_ERRORS, summary="What a query would read", tags=["query"])
-    async def plan(request: AnyRequest, data: PlanRequest) -> Plan:
+    async def plan(request: AnyRequest, data: JSONBody[PlanRequest]) -> Plan:
         return await planner.plan(data, scope(request))
 
     @post("/route", status_code=200, responses=_ERRORS, summary="Where a query would run", tags=["query"])
-    async def route(request: AnyRequest, data: PlanRequest) -> Route:
+    async def route(request: AnyRequest, data: JSONBody[PlanRequest]) -> Route:
         return await router.route(data, scope(request))
 
     return Router(
@@ -203,8 +197,8 @@ async def _disconnected(request: AnyRequest) -> None:
             return
 
 
-async def _json_answer(engine: QueryEngine, asked: QueryRequest, readable: Readable) -> Response[Any]:
-    async with engine.open(asked, readable) as running:
+async def _json_answer(dispatcher: Dispatcher, asked: QueryRequest, readable: Readable) -> Response[Any]:
+    async with dispatcher.open(asked, readable) as running:
         rows: list[bytes] = []
         size = 0
         truncated = False
@@ -228,11 +222,11 @@ def _json_body(head: dict[str, Any], rows: list[bytes]) -> bytes:
 
 
 async def _streamed_answer(
-    engine: QueryEngine, asked: QueryRequest, readable: Readable, chosen: Format
+    dispatcher: Dispatcher, asked: QueryRequest, readable: Readable, chosen: Format
 ) -> Response[Any]:
     stack = AsyncExitStack()
     try:
-        running = await stack.enter_async_context(engine.open(asked, readable))
+        running = await stack.enter_async_context(dispatcher.open(asked, readable))
         pieces = _arrow(running) if chosen is Format.ARROW else _csv(running)
         # A small result is whole before its headers leave: an error is then still an error.
         first: list[bytes] = []
@@ -270,7 +264,7 @@ async def _continued(first: list[bytes], rest: AsyncIterator[bytes], stack: Asyn
         await stack.aclose()
 
 
-async def _arrow(running: Running) -> AsyncIterator[bytes]:
+async def _arrow(running: Running | RunningElsewhere) -> AsyncIterator[bytes]:
     pieces = ArrowPieces(running.schema)
     async for batch in running.batches():
         yield await asyncio.to_thread(pieces.batch, batch)
@@ -278,7 +272,7 @@ async def _arrow(running: Running) -> AsyncIterator[bytes]:
     yield pieces.end({"mainstem.truncated": str(running.truncated).lower(), "mainstem.stats": stats})
 
 
-async def _csv(running: Running) -> AsyncIterator[bytes]:
+async def _csv(running: Running | RunningElsewhere) -> AsyncIterator[bytes]:
     header = True
     async for batch in running.batches():
         yield await asyncio.to_thread(csv_bytes, batch, header=header)

@@ -67,7 +67,7 @@ class BigQueryEngine(Protocol):
     name: str
 
     def query(self, sql: str, *, timeout_s: float) -> AsyncIterator[pa.RecordBatch]:
-        """Run a checked statement; closing the iterator cancels it."""
+        """Run a checked SELECT. The first batch always comes, with or without rows; closing the iterator cancels."""
         ...
 
 
