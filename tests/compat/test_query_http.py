@@ -6,7 +6,7 @@ import io
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,37 +19,14 @@ import uvicorn
 from litestar import Litestar
 from pyiceberg.catalog.rest import RestCatalog
 
-from mainstem.catalog import Catalog, SqliteStore, TableIdent
+from mainstem.app.query import open_queries
+from mainstem.catalog import Catalog, SqliteStore
 from mainstem.doors.catalog import catalog_router
-from mainstem.doors.query import query_router
-from mainstem.model import NotFound, TableName
-from mainstem.query.dispatch import Dispatcher
-from mainstem.query.engine import EngineSettings, QueryEngine
-from mainstem.query.plan import Planner
-from mainstem.query.ports import LoadedTable
-from mainstem.query.route import Router, RouteSettings
+from mainstem.query.engine import EngineSettings
 from mainstem.query.sandbox import SandboxSettings
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 7 = 3"
 ROWS = 2_000
-
-
-class CatalogLake:
-    """The catalog as the query package asks for it."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    async def tables(self) -> Sequence[TableName]:
-        return sorted(each.table for each in await asyncio.to_thread(self._catalog.tables))
-
-    async def load(self, name: TableName) -> LoadedTable:
-        try:
-            loaded = await asyncio.to_thread(self._catalog.load_table, TableIdent(name.levels, name.table))
-        except NotFound:
-            raise NotFound(f"table does not exist. got={name}") from None
-        assert loaded.metadata_location is not None
-        return LoadedTable(name=name, metadata_location=loaded.metadata_location, metadata=loaded.stored.document)
 
 
 class Server:
@@ -72,11 +49,9 @@ class Server:
             waiting_max=1,
             sandbox=SandboxSettings(memory_bytes_max=512 * 1024 * 1024),
         )
-        self.engine = QueryEngine(CatalogLake(self.catalog), settings)
-        planner = Planner(self.engine.binder, self.engine.parser)
-        dispatcher = Dispatcher(self.engine, planner, RouteSettings())
-        router = query_router(dispatcher, planner, Router(planner, RouteSettings()))
-        app = Litestar([catalog_router(self.catalog), router])
+        queries = open_queries(self.catalog, settings)
+        self.engine = queries.engine
+        app = Litestar([catalog_router(self.catalog), queries.router])
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
         await self.server.serve(sockets=[self._socket])
         await self.engine.close()
