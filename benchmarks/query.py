@@ -27,6 +27,7 @@ import httpx
 import msgspec
 import pyarrow as pa
 import uvicorn
+import uvloop
 from litestar import Litestar
 from rich.console import Console
 from rich.table import Table
@@ -73,7 +74,7 @@ class Bench:
         self.engine: QueryEngine
         self.loop: asyncio.AbstractEventLoop
         self.log: Log
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()), daemon=True)
         self._thread.start()
         self.ready.wait()
 

@@ -7,6 +7,7 @@ pipeline will for good (`mainstem.tables.types`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -77,15 +78,17 @@ class _Layer:
         self.pending = pending
         self.base_types = base_types
         self.kinds = kinds
+        # The same few names come with every row.
+        stored = lru_cache(maxsize=None)(stored_name)
+        self._cells = [{stored(name): cell for name, cell in row.cells.items()} for row in self.merged.values()]
         seen = dict.fromkeys(name for name in base_types if name not in RESERVED)
-        for row in self.merged.values():
-            seen.update(dict.fromkeys(map(stored_name, row.cells)))
+        for cells in self._cells:
+            seen.update(dict.fromkeys(cells))
         self.user_columns = tuple(seen)
         self.index = {name: number for number, name in enumerate(self.user_columns)}
 
     def arrow(self) -> pa.Table:
         """One row per visible key: its stamps, and per column v{i} (pending text), p{i} and b{i} (who won)."""
-        by_stored = [{stored_name(name): cell for name, cell in row.cells.items()} for row in self.merged.values()]
         data: dict[str, Any] = {"k": pa.array(list(self.merged), pa.string())}
         tops = [max(cell.stamp for cell in row.cells.values()) for row in self.merged.values()]
         data["_hlc"] = pa.array([top.hlc for top in tops], pa.int64())
@@ -94,7 +97,7 @@ class _Layer:
         clocks = [clocks_text(row, self.user_columns) for row in self.merged.values()]
         data["_clocks"] = pa.array(clocks, pa.string())
         for name, number in self.index.items():
-            cells = [cells.get(name) for cells in by_stored]
+            cells = [cells.get(name) for cells in self._cells]
             ours = [cell is not None and cell.value is not _BASE for cell in cells]
             data[f"v{number}"] = pa.array(
                 [text_of(cell.value) if cell and won else None for cell, won in zip(cells, ours, strict=True)],
@@ -106,12 +109,8 @@ class _Layer:
 
     def type_of(self, name: str, session: Session, winners: str) -> str:
         """The column's SQL type once the pending values are in it."""
-        values = [
-            cell.value
-            for row in self.merged.values()
-            for written, cell in row.cells.items()
-            if stored_name(written) == name and cell.value is not _BASE and cell.value is not None
-        ]
+        found = [cells[name].value for cells in self._cells if name in cells]
+        values = [value for value in found if value is not _BASE and value is not None]
         base = self.base_types.get(name)
         given = column_name(name)
         if base is None or given in self.kinds:
