@@ -145,6 +145,17 @@ class QueryEngine:
         """How many queries run or wait."""
         return self._inside
 
+    async def warm(self) -> None:
+        """Have a session ready before the first query needs it: loading the extensions takes some 200 ms."""
+        if self._settings.folder is None:
+            return
+        folders = {self._settings.folder}
+
+        def prepare() -> None:
+            self._sessions.give_back(self._sessions.take(folders), reusable=True)
+
+        await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
+
     @asynccontextmanager
     async def open(self, request: QueryRequest, readable: Readable = everything) -> AsyncIterator[Running]:
         """Check, bind and start a query. Leaving the block stops it if it is not over."""

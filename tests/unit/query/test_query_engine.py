@@ -48,6 +48,11 @@ async def test_answers(engine: QueryEngine, sql: str, expected: list[tuple[Any, 
     assert await rows(engine, sql) == expected
 
 
+async def test_a_warm_engine_answers_alike(engine: QueryEngine) -> None:
+    await engine.warm()
+    assert await rows(engine, "SELECT count(*) FROM orders") == [(999,)]
+
+
 async def test_describe_and_explain(engine: QueryEngine) -> None:
     described = await rows(engine, "DESCRIBE orders")
     assert [(row[0], row[1]) for row in described][:2] == [("id", "BIGINT"), ("name", "VARCHAR")]
