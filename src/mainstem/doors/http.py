@@ -7,7 +7,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 from litestar import Response, Router, get, post
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 FLUSH_S_DEFAULT = 60.0
 FLUSH_S_MAX = 600.0
@@ -164,7 +164,7 @@ def operations_router(operations: Operations) -> Router:
 
     @post("/flush", status_code=200, summary="Carry everything accepted so far into the tables")
     async def flush(
-        timeout_s: Annotated[float, Parameter(query="timeoutS", gt=0, le=FLUSH_S_MAX)] = FLUSH_S_DEFAULT,
+        timeout_s: Annotated[float, QueryParameter(name="timeoutS", gt=0, le=FLUSH_S_MAX)] = FLUSH_S_DEFAULT,
     ) -> Response[Flushed]:
         answer = await operations.flush(timeout_s)
         if answer.complete:
@@ -173,7 +173,7 @@ def operations_router(operations: Operations) -> Router:
         return Response(answer, status_code=504, headers={"Retry-After": "5"})
 
     @post("/v1/pipeline/report", status_code=204, include_in_schema=False)
-    async def report(data: PipelineReport) -> None:
+    async def report(data: JSONBody[PipelineReport]) -> None:
         operations.report(data)
 
     return Router(path="/", route_handlers=[health, status, metrics, flush, report])

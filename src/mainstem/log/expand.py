@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mainstem.log.frames import Buffer
-from mainstem.log.shapes import LONG_MAX, LONG_MIN, Shape, row_error
+from mainstem.log.shapes import Shape, row_error
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import Change, Operation
 from mainstem.model.errors import Corrupt, Invalid
@@ -35,11 +35,12 @@ class Rows(msgspec.Struct, kw_only=True, gc=False):
     keys: list[str]
     columns: list[bytes | None]
     before: list[bytes | None]
+    # As the client sent them: a number that does not fit its column is the builder's to deal with.
     sequences: list[int | None]
-    ids: list[str | None]
-    source_times_ms: list[int | None]
+    ids: list[str | None] | None
+    source_times_ms: Sequence[int | float | None]
     metadata: list[bytes | None]
-    # None where no row of the batch has an error.
+    # None where no row of the batch has one; so are the ids.
     errors: list[str | None] | None
 
 
@@ -117,8 +118,8 @@ class Expander:
             columns=columns,
             before=[None if event.before is _NOTHING else _json_or_none(event.before) for event in events],
             sequences=[event.sequence for event in events],
-            ids=[None] * len(events),
-            source_times_ms=_milliseconds([event.timestamp for event in events]),
+            ids=None,
+            source_times_ms=[event.timestamp for event in events],
             metadata=[None if event.metadata is _NOTHING else _json_or_none(event.metadata) for event in events],
             errors=self._judge_json(table, columns),
         )
@@ -200,15 +201,7 @@ def _shifted(indexes: Sequence[int], first: int) -> Sequence[int]:
 
 
 def _texts(keys: list[str | int]) -> list[str]:
-    return keys if all(type(key) is str for key in keys) else [str(key) for key in keys]  # type: ignore[return-value]
-
-
-def _milliseconds(times: list[int | float | None]) -> list[int | None]:
-    return [_int64_or_none(time) for time in times]
-
-
-def _int64_or_none(value: int | float | None) -> int | None:
-    return int(value) if value is not None and LONG_MIN <= value <= LONG_MAX else None
+    return keys if set(map(type, keys)) == {str} else [str(key) for key in keys]  # type: ignore[return-value]
 
 
 def _json_or_none(raw: msgspec.Raw) -> bytes | None:
@@ -242,7 +235,7 @@ def _unreadable(header: BatchHeader, index: int, raw: bytes, error: Exception) -
         columns=[raw.decode("utf-8", "replace").encode()],
         before=[None],
         sequences=[None],
-        ids=[None],
+        ids=None,
         source_times_ms=[None],
         metadata=[None],
         errors=[f"event cannot be read. got={error}"],

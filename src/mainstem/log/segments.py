@@ -5,8 +5,10 @@ The footer says what a reader needs to plan without reading rows.
 """
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 
 from mainstem.log.expand import Expander, Rows
 from mainstem.log.frames import Buffer
-from mainstem.log.shapes import Shape
+from mainstem.log.shapes import LONG_MAX, LONG_MIN, Shape
 from mainstem.model.batch import BatchHeader
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
@@ -24,7 +26,8 @@ from mainstem.model.position import LogPosition
 VERSION = 1
 FOOTER_KEY = b"mainstem"
 ROW_GROUP_ROWS = 131_072
-# Rows wait as Python values up to so many per table, then as Arrow, which is several times smaller.
+# A batch with so many rows of a table becomes Arrow at once; fewer wait until they are so many together.
+_CHUNK_ROWS_MIN = 64
 _CHUNK_ROWS = 16_384
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
@@ -185,7 +188,7 @@ class SegmentBuilder:
             compression="zstd",
             compression_level=1,
             use_dictionary=_DICTIONARY_COLUMNS,
-            write_statistics=["position", "hlc", "namespace", "table", "arrival_ms", "key", "error"],
+            write_statistics=["position", "hlc", "namespace", "table", "arrival_ms", "error"],
             store_schema=False,
         ) as writer:
             for name in sorted(self._tables):
@@ -195,7 +198,7 @@ class SegmentBuilder:
 
 
 class _TableBuilder:
-    """The rows of one table."""
+    """The rows of one table, as Arrow; small batches wait as lists until they are worth a chunk."""
 
     def __init__(self, name: TableName, shape: Shape) -> None:
         self._name = name
@@ -205,16 +208,25 @@ class _TableBuilder:
         self._count = self._errors = self._deletes = 0
         self._hlc_min = self._hlc_max = 0
         self._chunks: list[pa.RecordBatch] = []
-        self._reset()
-
-    def _reset(self) -> None:
-        self._lists: dict[str, list[object]] = {
-            field.name: [] for field in SCHEMA if field.name not in ("namespace", "table")
-        }
+        self._waiting: dict[str, list[Any]] = {}
+        self._waiting_rows = 0
 
     def add(self, header: BatchHeader, rows: Rows) -> None:
         size = len(rows.ops)
-        low, high = min(rows.hlcs), max(rows.hlcs)
+        self._count_in(rows, size)
+        if size >= _CHUNK_ROWS_MIN:
+            self._flush()
+            self._chunks.append(self._chunk(_arrays(header, rows, size), size))
+            return
+        for name, values in _lists(header, rows, size).items():
+            self._waiting.setdefault(name, []).extend(values)
+        self._waiting_rows += size
+        if self._waiting_rows >= _CHUNK_ROWS:
+            self._flush()
+
+    def _count_in(self, rows: Rows, size: int) -> None:
+        hlcs = rows.hlcs
+        low, high = (hlcs[0], hlcs[-1]) if isinstance(hlcs, range) else (min(hlcs), max(hlcs))
         if self._count == 0:
             self._first = LogPosition(rows.positions[0])
             self._hlc_min, self._hlc_max = low, high
@@ -224,36 +236,17 @@ class _TableBuilder:
         self._deletes += rows.ops.count("delete")
         if rows.errors is not None:
             self._errors += size - rows.errors.count(None)
-        lists = self._lists
-        lists["position"].extend(rows.positions)
-        lists["hlc"].extend(rows.hlcs)
-        lists["op"].extend(rows.ops)
-        lists["key"].extend(rows.keys)
-        lists["columns"].extend(rows.columns)
-        lists["before"].extend(rows.before)
-        lists["source"].extend([header.source] * size)
-        lists["batch_sequence"].extend([header.sequence] * size)
-        lists["sequence"].extend(rows.sequences)
-        lists["id"].extend(rows.ids)
-        lists["source_time_ms"].extend(rows.source_times_ms)
-        lists["arrival_ms"].extend([header.arrival_ms] * size)
-        lists["metadata"].extend(rows.metadata)
-        lists["error"].extend(rows.errors or [None] * size)
-        if len(lists["op"]) >= _CHUNK_ROWS:
-            self._flush()
 
     def _flush(self) -> None:
-        size = len(self._lists["op"])
-        arrays = []
-        for field in SCHEMA:
-            if field.name == "namespace":
-                arrays.append(pa.repeat(pa.scalar(self._name.namespace, pa.string()), size))
-            elif field.name == "table":
-                arrays.append(pa.repeat(pa.scalar(self._name.table, pa.string()), size))
-            else:
-                arrays.append(pa.array(self._lists[field.name], field.type))
-        self._chunks.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-        self._reset()
+        if self._waiting_rows:
+            waiting, size = self._waiting, self._waiting_rows
+            self._waiting, self._waiting_rows = {}, 0
+            self._chunks.append(self._chunk({name: _array(name, values) for name, values in waiting.items()}, size))
+
+    def _chunk(self, arrays: dict[str, pa.Array], size: int) -> pa.RecordBatch:
+        arrays["namespace"] = pa.repeat(pa.scalar(self._name.namespace, pa.string()), size)
+        arrays["table"] = pa.repeat(pa.scalar(self._name.table, pa.string()), size)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
     def summary(self) -> TableSlice:
         return TableSlice(
@@ -269,6 +262,62 @@ class _TableBuilder:
         )
 
     def arrow(self) -> pa.Table:
-        if self._lists["op"]:
-            self._flush()
+        self._flush()
         return pa.Table.from_batches(self._chunks, schema=SCHEMA)
+
+
+def _lists(header: BatchHeader, rows: Rows, size: int) -> dict[str, Sequence[Any]]:
+    """The columns of a few rows; `namespace` and `table` are added with the chunk."""
+    return {
+        "position": rows.positions,
+        "hlc": rows.hlcs,
+        "op": rows.ops,
+        "key": rows.keys,
+        "columns": rows.columns,
+        "before": rows.before,
+        "source": [header.source] * size,
+        "batch_sequence": [header.sequence] * size,
+        "sequence": rows.sequences,
+        "id": rows.ids or [None] * size,
+        "source_time_ms": rows.source_times_ms,
+        "arrival_ms": [header.arrival_ms] * size,
+        "metadata": rows.metadata,
+        "error": rows.errors or [None] * size,
+    }
+
+
+def _arrays(header: BatchHeader, rows: Rows, size: int) -> dict[str, pa.Array]:
+    """The columns of many rows: what is the same in all of them, or counts up, is not spelt out in Python."""
+    return {
+        "position": _array("position", rows.positions),
+        "hlc": _array("hlc", rows.hlcs),
+        "op": _array("op", rows.ops),
+        "key": _array("key", rows.keys),
+        "columns": _array("columns", rows.columns),
+        "before": _array("before", rows.before),
+        "source": pa.repeat(pa.scalar(header.source, pa.string()), size),
+        "batch_sequence": pa.repeat(pa.scalar(header.sequence, pa.int64()), size),
+        "sequence": _array("sequence", rows.sequences),
+        "id": pa.nulls(size, pa.string()) if rows.ids is None else _array("id", rows.ids),
+        "source_time_ms": _array("source_time_ms", rows.source_times_ms),
+        "arrival_ms": pa.repeat(pa.scalar(header.arrival_ms, pa.int64()), size),
+        "metadata": _array("metadata", rows.metadata),
+        "error": pa.nulls(size, pa.string()) if rows.errors is None else _array("error", rows.errors),
+    }
+
+
+def _array(name: str, values: Sequence[Any]) -> pa.Array:
+    if isinstance(values, range):
+        return pa.arange(values.start, values.stop)
+    kind = SCHEMA.field(name).type
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowInvalid, OverflowError):
+        if kind != pa.int64():
+            raise
+        # A number of the client's that the column has no room for, or a fraction of a millisecond.
+        return pa.array([_int64_or_none(value) for value in values], kind)
+
+
+def _int64_or_none(value: int | float | None) -> int | None:
+    return int(value) if value is not None and LONG_MIN <= value <= LONG_MAX else None

@@ -171,7 +171,8 @@ class WalWriter:
     def _run(self) -> None:
         item: Pending | _Roll | _Stop | None = None
         while True:
-            item = item or self._queue.get()
+            # Not `item or`: a stop is an empty tuple.
+            item = self._queue.get() if item is None else item
             if isinstance(item, Pending):
                 group, item = self._gather(item)
                 self._commit(group)

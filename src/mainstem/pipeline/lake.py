@@ -30,6 +30,7 @@ from mainstem.tables.types import ColumnType
 
 CATALOG = "lake"
 MAIN = "main"
+STAGE_ID = "mainstem"
 _OWN_STATE_COLUMNS = frozenset(name for name, _ in STATE_COLUMNS)
 
 
@@ -53,14 +54,14 @@ class LakeTable:
     """One Iceberg table. `refresh` before reading what another writer may have changed."""
 
     def __init__(self, lake: "Lake", name: TableName, java_table: Any) -> None:
-        self._lake = lake
+        self.lake = lake
         self.name = name
         self.java = java_table
 
     @property
     def identifier(self) -> str:
         """Its name in SQL."""
-        return self._lake.identifier(self.name)
+        return self.lake.identifier(self.name)
 
     def refresh(self) -> None:
         """Load the current metadata."""
@@ -72,9 +73,10 @@ class LakeTable:
         snapshot = self.java.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
 
-    def properties(self) -> dict[str, str]:
-        """The table's properties."""
-        return dict(self.java.properties())
+    def property(self, name: str) -> str | None:
+        """One of the table's properties."""
+        value = self.java.properties().get(name)
+        return None if value is None else str(value)
 
     def marks(self) -> Marks:
         """The marks of the newest snapshot in main's ancestry that has them: compactions in between have none."""
@@ -97,18 +99,20 @@ class LakeTable:
 
     def columns(self) -> tuple[Column, ...]:
         """The rows' own columns of a state table."""
+        # As JSON in one call: a call per field would take longer than the commit.
+        schema = json.loads(self.lake.jvm.org.apache.iceberg.SchemaParser.toJson(self.java.schema()))
         fields = [
-            (str(field.name()), ColumnType(str(field.type()).replace(" ", "")))
-            for field in self.java.schema().columns()
-            if field.name() not in _OWN_STATE_COLUMNS
+            (field["name"], ColumnType(str(field["type"]).replace(" ", "")))
+            for field in schema["fields"]
+            if field["name"] not in _OWN_STATE_COLUMNS
         ]
-        return columns_of(fields, json.loads(self.properties().get(KINDS_PROPERTY, "{}")))
+        return columns_of(fields, json.loads(self.property(KINDS_PROPERTY) or "{}"))
 
     def columns_since(self) -> dict[str, LogPosition]:
         """Columns that came later than the table, with the position it covered then: rows up to it lack them."""
         return {
             name: LogPosition(position)
-            for name, position in json.loads(self.properties().get(SINCE_PROPERTY, "{}")).items()
+            for name, position in json.loads(self.property(SINCE_PROPERTY) or "{}").items()
         }
 
     def evolve(self, plan: Evolution, covered: LogPosition) -> None:
@@ -119,11 +123,11 @@ class LakeTable:
             for column in plan.retype:
                 update.deleteColumn(column.stored)
             for column in (*plan.retype, *plan.add):
-                update.addColumn(None, column.stored, self._lake.java_type(column.type))
+                update.addColumn(None, column.stored, self.lake.java_type(column.type))
                 # The row's own columns come first.
                 update.moveBefore(column.stored, KEY)
             for column in plan.widen:
-                update.updateColumn(column.stored, self._lake.java_type(column.type))
+                update.updateColumn(column.stored, self.lake.java_type(column.type))
             update.commit()
         since = self.columns_since()
         if self.snapshot_id is not None:
@@ -142,7 +146,9 @@ class Lake:
     def __init__(self, spark: SparkSession, catalog: str = CATALOG) -> None:
         self.spark = spark
         self.catalog = catalog
-        self._jvm: Any = spark._jvm
+        self.jvm: Any = spark._jvm
+        # Appends to tables that ask for it stay staged until a RowDelta takes their files.
+        spark.conf.set("spark.wap.id", STAGE_ID)
         self._session = spark._jsparkSession
 
     def identifier(self, name: TableName) -> str:
@@ -151,7 +157,7 @@ class Lake:
 
     def java_type(self, column_type: ColumnType) -> Any:
         """A type of Iceberg's own."""
-        return self._jvm.org.apache.iceberg.types.Types.fromTypeName(column_type)
+        return self.jvm.org.apache.iceberg.types.Types.fromTypeName(column_type)
 
     def load(self, name: TableName) -> LakeTable | None:
         """The table with its current metadata, or None where it does not exist."""
@@ -177,7 +183,7 @@ class Lake:
         builder = self._java_catalog().buildTable(self._java_identifier(name), schema)
         builder = builder.withPartitionSpec(self._spec(schema, partition))
         try:
-            java = builder.withProperties(_java_map(self._jvm, properties)).create()
+            java = builder.withProperties(_java_map(self.jvm, properties)).create()
         except Py4JJavaError as error:
             if not _is_a(error, "AlreadyExistsException"):
                 raise
@@ -188,10 +194,10 @@ class Lake:
         return LakeTable(self, name, java)
 
     def _java_catalog(self) -> Any:
-        return self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(self._session, self.catalog)
+        return self.jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(self._session, self.catalog)
 
     def _java_identifier(self, name: TableName) -> Any:
-        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._strings((*name.levels, name.table)))
+        return self.jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._strings((*name.levels, name.table)))
 
     def _create_namespace(self, name: TableName) -> None:
         for depth in range(1, len(name.levels) + 1):
@@ -199,7 +205,7 @@ class Lake:
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {path}")
 
     def _schema(self, columns: Sequence[tuple[str, ColumnType]]) -> Any:
-        jvm = self._jvm
+        jvm = self.jvm
         fields = jvm.java.util.ArrayList()
         for field_id, (column, column_type) in enumerate(columns, start=1):
             fields.add(
@@ -208,7 +214,7 @@ class Lake:
         return jvm.org.apache.iceberg.Schema(fields)
 
     def _spec(self, schema: Any, partition: Sequence[Transform]) -> Any:
-        builder = self._jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+        builder = self.jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
         for transform in partition:
             column = stored_name(transform.column) if transform.column not in _OWN_STATE_COLUMNS else transform.column
             add = getattr(builder, transform.name)
@@ -218,7 +224,7 @@ class Lake:
     def _strings(self, values: Sequence[str]) -> Any:
         gateway = self.spark.sparkContext._gateway
         assert gateway is not None
-        array = gateway.new_array(self._jvm.java.lang.String, len(values))
+        array = gateway.new_array(self.jvm.java.lang.String, len(values))
         for index, value in enumerate(values):
             array[index] = value
         return array

@@ -21,14 +21,16 @@ from pyspark.sql import SparkSession
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.progress import Progress, Reporter
+from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
-from mainstem.pipeline.session import SessionSettings, build_session
+from mainstem.pipeline.session import SessionSettings, build_session, join_session
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.pipeline.stream import SegmentStream
 from mainstem.pipeline.tablewriter import TableWriter
-from mainstem.pipeline.upsert import BranchUpsert
+from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -72,18 +74,23 @@ def _run(
 ) -> None:
     lake = Lake(spark)
     folder = SegmentFolder(settings.segments_dir)
+    sql = DriverSql()
     with (
         ThreadPoolExecutor(settings.parallel_tables, "lane", _join_pool, (spark, "lanes")) as lanes,
-        ThreadPoolExecutor(settings.parallel_tables, "history", _join_pool, (spark, "histories")) as side_jobs,
+        ThreadPoolExecutor(2 * settings.parallel_tables, "side", _join_pool, (spark, "side")) as side_jobs,
     ):
 
+        branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
+
         def writer_for(name: TableName) -> TableWriter:
-            return TableWriter(lake, name, settings.table(name), BranchUpsert(), side_jobs)
+            table = settings.table(name)
+            upsert: Upsert = row_delta if table.format_version == 2 else branch
+            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs)
 
         if not folder.list():
             # Whoever has work to do warms up by doing it.
             progress.enter("warming")
-            warm_up(spark, side_jobs)
+            warm_up(spark, sql, side_jobs)
         carrier = Carrier(folder, writer_for, lanes, progress, clock)
         stream = SegmentStream(carrier, progress, settings.trigger_s)
         # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
@@ -130,9 +137,7 @@ def _session(settings: PipelineSettings) -> SparkSession:
 
 def _join_pool(spark: SparkSession, pool: str) -> None:
     """Every thread's jobs get their share of the cores, however long the stages of the others are."""
-    jvm: Any = spark._jvm
-    # Spark looks up catalogs in the configuration of the thread's session, and a new thread has none.
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    join_session(spark)
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{pool}-{threading.get_ident()}")
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -33,6 +34,12 @@ def build_session(settings: SessionSettings) -> SparkSession:
     for name, value in _configuration(settings).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def join_session(spark: SparkSession) -> None:
+    """Make the session that of the calling thread: Spark looks catalogs up in the configuration of the thread's."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _configuration(settings: SessionSettings) -> dict[str, str]:

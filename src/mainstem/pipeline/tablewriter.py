@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.pipeline.changes import as_dead_letters, as_history, is_checked, judged, of_table, read_segments
+from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.keys import as_frame, keys_of_rows, keys_of_segments
 from mainstem.pipeline.lake import Lake, LakeTable, Marks
-from mainstem.pipeline.merge import DELETE, keys_of, latest_rows, merged_rows
+from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
 from mainstem.pipeline.rewrite import rewrite_columns
 from mainstem.pipeline.segments import Segment, TableSlice, clocks_are_ordered, slice_for
 from mainstem.pipeline.upsert import Upsert, append
@@ -46,9 +47,17 @@ class TableWriter:
     """The only writer of one logical table. Not to be used from two threads at once."""
 
     def __init__(
-        self, lake: Lake, name: TableName, settings: TableSettings, upsert: Upsert, side_jobs: Executor
+        self,
+        lake: Lake,
+        name: TableName,
+        settings: TableSettings,
+        *,
+        upsert: Upsert,
+        sql: DriverSql,
+        side_jobs: Executor,
     ) -> None:
         self._lake = lake
+        self._sql = sql
         self._name = name
         self._settings = settings
         self._upsert = upsert
@@ -95,10 +104,10 @@ class TableWriter:
         history = self._log_table(self._name.history, HISTORY_COLUMNS) if self._settings.history else None
         rows = read_segments(self._lake.spark, run.paths)
         plan = self._evolve(state, run) if state is not None else plan_evolution((), {}, self._settings)
-        if run.errors or plan.refused or any(is_checked(column) for column in plan.columns):
+        if run.errors or _may_not_fit(plan):
             rows = judged(rows, plan.columns, plan.refused)
             self._write_dead_letters(rows, run)
-            rows = rows.where(sf.col("error").isNull())
+            rows = rows.where("error IS NULL")
         if state is None:
             assert history is not None
             self._write_history(history, rows, run)
@@ -130,14 +139,14 @@ class TableWriter:
         if run.count == run.errors:
             history.mark(after)
             return
-        append(history, as_history(of_table(rows, self._name, before.position, run.last)), after)
+        append(history, as_history(of_table(rows, self._name, run.past(before.position))), after)
 
     def _write_dead_letters(self, rows: DataFrame, run: TableSlice) -> None:
         existing = self._lake.load(self._name.dead_letters)
         before = _marks(existing)
         if before.position >= run.last:
             return
-        letters = of_table(rows, self._name, before.position, run.last).where(sf.col("error").isNotNull())
+        letters = of_table(rows, self._name, run.past(before.position)).where("error IS NOT NULL")
         if letters.isEmpty():
             return
         table = existing or self._log_table(self._name.dead_letters, DEAD_LETTER_COLUMNS)
@@ -154,34 +163,33 @@ class TableWriter:
             # Only dead letters, or only deletes and empty rows for a table that never had a column.
             state.mark(after)
             return
-        changes = of_table(rows, self._name, before.position, run.last)
+        changes = of_table(rows, self._name, run.past(before.position))
+        keys = None if _may_not_fit(plan) else keys_of_segments(self._sql, run, before.position)
+        if keys is None:
+            keys = keys_of_rows(changes)
         if self._is_simple(run, plan.columns, before):
-            new_rows = latest_rows(changes, plan.columns)
+            new_rows = latest_rows(changes, as_frame(self._lake.spark, keys, POSITION), plan.columns)
         else:
-            new_rows = self._merged(state, history, changes, run, plan)
-        self._upsert.apply(state, keys_of(changes), new_rows, after)
+            every_key = as_frame(self._lake.spark, keys, KEY)
+            earlier = self._tombstones(history, every_key, run, before) if history is not None else None
+            old_rows = self._lake.spark.table(state.identifier).join(every_key, KEY, "left_semi")
+            new_rows = merged_rows(changes, old_rows, earlier, plan.columns, state.columns_since())
+        self._upsert.apply(state, keys, new_rows, after)
 
     def _is_simple(self, run: TableSlice, columns: Sequence[Column], before: Marks) -> bool:
         """Whether every row is whole and newer than all before: then the last row per key is the new row."""
         whole = run.always >= {column.name for column in columns}
         return whole and run.hlc_min > before.hlc_max and clocks_are_ordered(run)
 
-    def _merged(
-        self, state: LakeTable, history: LakeTable | None, changes: DataFrame, run: TableSlice, plan: Evolution
-    ) -> DataFrame:
-        spark = self._lake.spark
-        before = state.marks()
-        keys = sf.broadcast(keys_of(changes))
-        old_rows = spark.table(state.identifier).join(keys, KEY, "left_semi")
-        tombstones = None
-        if history is not None and run.hlc_min <= before.hlc_max:
-            tombstones = (
-                spark.table(history.identifier)
-                .where((sf.col("_op") == DELETE) & (sf.col(HLC) >= run.hlc_min) & (sf.col(POSITION) <= before.position))
-                .select(KEY, HLC, SOURCE)
-                .join(keys, KEY, "left_semi")
-            )
-        return merged_rows(changes, old_rows, tombstones, plan.columns, state.columns_since())
+    def _tombstones(
+        self, history: LakeTable, keys: DataFrame, run: TableSlice, before: Marks
+    ) -> DataFrame | None:
+        """Deletes of the keys that a late change may be older than. None where no change is late."""
+        if run.hlc_min > before.hlc_max:
+            return None
+        later = f"_op = '{DELETE}' AND {HLC} >= {run.hlc_min}L AND {POSITION} <= {int(before.position)}L"
+        deletes = self._lake.spark.table(history.identifier).where(later)
+        return deletes.select(KEY, HLC, SOURCE).join(keys, KEY, "left_semi")
 
     def _evolve(self, state: LakeTable, run: TableSlice) -> Evolution:
         before = state.marks()
@@ -198,12 +206,18 @@ class TableWriter:
         if existing is not None:
             return existing
         columns = plan_evolution((), {}, self._settings).columns
-        properties = state_properties(self._settings) | {KINDS_PROPERTY: json.dumps(kinds_of(columns))}
+        properties = state_properties(self._settings) | dict(self._upsert.table_properties)
+        properties[KINDS_PROPERTY] = json.dumps(kinds_of(columns))
         fields = [(column.stored, column.type) for column in columns]
         return self._lake.create(self._name, [*fields, *STATE_COLUMNS], properties, self._settings.partition)
 
     def _log_table(self, name: TableName, columns: Sequence[tuple[str, ColumnType]]) -> LakeTable:
         return self._lake.load(name) or self._lake.create(name, columns, log_properties(self._settings))
+
+
+def _may_not_fit(plan: Evolution) -> bool:
+    """Whether a row that the sealer let pass may still not fit: then the rows are judged with Spark."""
+    return bool(plan.refused) or any(is_checked(column) for column in plan.columns)
 
 
 def _marks(table: LakeTable | None) -> Marks:

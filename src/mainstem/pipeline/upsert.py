@@ -1,17 +1,20 @@
 """Putting a batch's new rows in place of the old ones of the same keys, in one step that readers see.
 
-An `Upsert` gets the batch's keys, each once, and the rows that shall stand for them (a key without a row is gone).
-The marks go into the same commit as the rows. If it fails or dies on the way, main has not moved.
+An `Upsert` gets the batch's keys, each once (see `keys`), and the rows that shall stand for them; a key without a row
+is gone. The marks go into the same commit as the rows. If it fails or dies on the way, main has not moved.
 """
 
 import uuid
-from typing import Protocol
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from mainstem.model.errors import Conflict
+from mainstem.pipeline.keys import as_frame
 from mainstem.pipeline.lake import MAIN, LakeTable, Marks, commit, is_conflict, quoted
 from mainstem.tables.layout import KEY
 
@@ -21,7 +24,11 @@ BRANCH = "mainstem_ingest"
 class Upsert(Protocol):
     """One way to replace the rows of some keys."""
 
-    def apply(self, table: LakeTable, keys: DataFrame, rows: DataFrame, marks: Marks) -> None:
+    @property
+    def table_properties(self) -> Mapping[str, str]:
+        """What a table must have from its creation on to be written this way."""
+
+    def apply(self, table: LakeTable, keys: pa.Table, rows: DataFrame, marks: Marks) -> None:
         """Delete the keys' old rows and add the new ones. Raises Conflict where the table changed meanwhile."""
 
 
@@ -41,7 +48,9 @@ class BranchUpsert:
     only. It needs no internal class and runs on a cluster as it is.
     """
 
-    def apply(self, table: LakeTable, keys: DataFrame, rows: DataFrame, marks: Marks) -> None:
+    table_properties: ClassVar[Mapping[str, str]] = {}
+
+    def apply(self, table: LakeTable, keys: pa.Table, rows: DataFrame, marks: Marks) -> None:
         head = table.snapshot_id
         if head is None:
             append(table, rows, marks)
@@ -61,12 +70,15 @@ class BranchUpsert:
 class MergeUpsert:
     """One plain MERGE: the reference that the faster ways are tested against. It reads the whole table."""
 
-    def apply(self, table: LakeTable, keys: DataFrame, rows: DataFrame, marks: Marks) -> None:
+    table_properties: ClassVar[Mapping[str, str]] = {}
+
+    def apply(self, table: LakeTable, keys: pa.Table, rows: DataFrame, marks: Marks) -> None:
         spark = rows.sparkSession.newSession()
         for name, value in marks.summary().items():
             spark.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
         view = _view_name()
-        batch = keys.withColumnRenamed(KEY, "__batch_key").join(rows, keys[KEY] == rows[KEY], "left")
+        every_key = as_frame(rows.sparkSession, keys, KEY).withColumnRenamed(KEY, "__batch_key")
+        batch = every_key.join(rows, every_key["__batch_key"] == rows[KEY], "left")
         batch.createOrReplaceGlobalTempView(view)
         names = [quoted(name) for name in rows.columns]
         try:
@@ -85,10 +97,10 @@ class MergeUpsert:
         table.refresh()
 
 
-def _delete_keys(table: LakeTable, keys: DataFrame, target: str) -> None:
-    spark = keys.sparkSession
+def _delete_keys(table: LakeTable, keys: pa.Table, target: str) -> None:
+    spark = table.lake.spark
     view = _view_name()
-    keys.createOrReplaceTempView(view)
+    as_frame(spark, keys, KEY).createOrReplaceTempView(view)
     try:
         spark.sql(
             f"MERGE INTO {target} t USING (SELECT /*+ BROADCAST(k) */ k.{KEY} FROM {view} k) s ON t.{KEY} = s.{KEY}"

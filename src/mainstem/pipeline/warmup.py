@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from mainstem.model.names import TableName
+from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import Lake
+from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import FOOTER_KEY, FOOTER_VERSION, SegmentFolder
 from mainstem.pipeline.tablewriter import TableWriter
-from mainstem.pipeline.upsert import BranchUpsert
 from mainstem.tables.settings import DEFAULT_SETTINGS
 
 WARM_CATALOG = "mainstem_warmup"
@@ -34,10 +35,11 @@ def warm_catalog() -> dict[str, str]:
     return {"type": "hadoop", "warehouse": folder}
 
 
-def warm_up(spark: SparkSession, side_jobs: Executor) -> None:
+def warm_up(spark: SparkSession, sql: DriverSql, side_jobs: Executor) -> None:
     """Write whole rows twice, the second time over the first ones, and then partial rows."""
     lake = Lake(spark, WARM_CATALOG)
-    writer = TableWriter(lake, _TABLE, DEFAULT_SETTINGS, BranchUpsert(), side_jobs)
+    upsert = RowDeltaUpsert(sql, side_jobs)
+    writer = TableWriter(lake, _TABLE, DEFAULT_SETTINGS, upsert=upsert, sql=sql, side_jobs=side_jobs)
     with tempfile.TemporaryDirectory(prefix="mainstem-warmup-") as folder:
         rows: list[dict[str, object]] = [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}, {"id": 3}]
         for number, row in enumerate(rows):

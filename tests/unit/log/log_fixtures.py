@@ -55,18 +55,21 @@ def quiet(folder: Path, **changed: Any) -> LogSettings:
 
 
 class InlineSealer:
-    """Seals in the test's own process; fails as often as it is told to."""
+    """Seals in the test's own process; fails and waits when it is told to."""
 
     def __init__(self) -> None:
-        self.failures: list[Exception] = []
+        self.broken: Exception | None = None
         self.sealed: list[list[Path]] = []
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
 
     async def start(self, lock_fd: int) -> None:
         pass
 
     async def seal(self, files: list[Path], scratch: Path, target: Path) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
+        await self.may_go_on.wait()
+        if self.broken is not None:
+            raise self.broken
         self.sealed.append(files)
         request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), target=str(target))
         await asyncio.to_thread(sealer.seal, request)

@@ -14,9 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mainstem.model import Change, Operation, TableName
+from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import Lake
+from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
-from mainstem.pipeline.session import SessionSettings, build_session
+from mainstem.pipeline.session import SessionSettings, build_session, join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
@@ -145,9 +147,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def side_jobs() -> Iterator[ThreadPoolExecutor]:
+def side_jobs(spark: SparkSession) -> Iterator[ThreadPoolExecutor]:
     """Where histories are written."""
-    with ThreadPoolExecutor(2) as executor:
+    with ThreadPoolExecutor(2, "side", join_session, (spark,)) as executor:
         yield executor
 
 
@@ -160,6 +162,8 @@ class Bench:
         self.folder = folder
         self.namespace = namespace
         self._side_jobs = side_jobs
+        self._sql = DriverSql()
+        self._row_delta = RowDeltaUpsert(self._sql, side_jobs)
         self.position = 0
 
     def name(self, table: str) -> TableName:
@@ -182,7 +186,15 @@ class Bench:
         self, table: str = "orders", settings: TableSettings = DEFAULT_SETTINGS, upsert: Upsert | None = None
     ) -> TableWriter:
         """A writer, as if the process had just started."""
-        return TableWriter(self.lake, self.name(table), settings, upsert or BranchUpsert(), self._side_jobs)
+        default: Upsert = BranchUpsert() if settings.format_version == 3 else self._row_delta
+        return TableWriter(
+            self.lake,
+            self.name(table),
+            settings,
+            upsert=upsert or default,
+            sql=self._sql,
+            side_jobs=self._side_jobs,
+        )
 
     def catch_up(self, table: str = "orders", **more: Any) -> int:
         """Carry every segment into a table."""

@@ -1,0 +1,41 @@
+"""A gateway on a real socket, in the test's own process, so that a test can break its disk."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from mainstem.app.config import Config, PipelineConfig
+from mainstem.app.gateway import Gateway
+from mainstem.doors.ws import FRAME_BYTES_MAX
+from mainstem.log.disk import Disk
+
+CONFIG = Config(pipeline=PipelineConfig(enabled=False))
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[Any]:
+        yield
+
+
+@asynccontextmanager
+async def gateway_on_socket(data: Path, disk: Disk | None = None) -> AsyncIterator[tuple[Gateway, str]]:
+    """The gateway and its WebSocket URL."""
+    gateway = await Gateway.open(CONFIG, data, disk=disk)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        gateway.app(), lifespan="off", ws="websockets-sansio", ws_max_size=FRAME_BYTES_MAX, log_config=None
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield gateway, f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"
+    finally:
+        await gateway.close()
+        server.should_exit = True
+        await serving
