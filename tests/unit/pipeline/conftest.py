@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mainstem.model import Change, Operation, TableName
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import Lake
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
-from mainstem.pipeline.segments import SegmentFolder
+from mainstem.pipeline.segments import Segment, SegmentFolder
 from mainstem.pipeline.session import SessionSettings, build_session, join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
@@ -180,27 +180,35 @@ class Bench(Log):
         super().__init__(folder, namespace)
         self.spark = spark
         self.lake = Lake(spark)
-        self._side_jobs = side_jobs
+        self.side_jobs = side_jobs
         self._sql = DriverSql()
-        self._row_delta = RowDeltaUpsert(self._sql, side_jobs)
+        self.row_delta = RowDeltaUpsert(self._sql, side_jobs)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What is sealed."""
+        return SegmentFolder(self.folder).list()
 
     def writer(
-        self, table: str = "orders", settings: TableSettings = DEFAULT_SETTINGS, upsert: Upsert | None = None
+        self,
+        table: str = "orders",
+        settings: TableSettings = DEFAULT_SETTINGS,
+        upsert: Upsert | None = None,
+        side_jobs: Executor | None = None,
     ) -> TableWriter:
         """A writer, as if the process had just started."""
-        default: Upsert = BranchUpsert() if settings.format_version == 3 else self._row_delta
+        default: Upsert = BranchUpsert() if settings.format_version == 3 else self.row_delta
         return TableWriter(
             self.lake,
             self.name(table),
             settings,
             upsert=upsert or default,
             sql=self._sql,
-            side_jobs=self._side_jobs,
+            side_jobs=side_jobs or self.side_jobs,
         )
 
     def catch_up(self, table: str = "orders", **more: Any) -> int:
         """Carry every segment into a table."""
-        return self.writer(table, **more).catch_up(SegmentFolder(self.folder).list())
+        return self.writer(table, **more).catch_up(self.segments())
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table as a reader sees it, by key."""
