@@ -35,8 +35,8 @@ export class LiveTable {
 
   private note(changed: ChangedRows): void {
     const ids = changed.get(this.table);
-    if (ids === undefined || this.stale === null) return;
-    this.stale = ids === null ? null : new Set([...(this.stale ?? []), ...ids]);
+    if (ids === undefined) return;
+    if (this.stale !== null) this.stale = ids === null ? null : new Set([...(this.stale ?? []), ...ids]);
     void this.refresh();
   }
 
@@ -51,6 +51,9 @@ export class LiveTable {
         await this.readAgain(stale);
         for (const listener of [...this.listeners]) listener();
       }
+    } catch {
+      // The store is closed or broken: writes say so where the app can act. The next change reads everything again.
+      this.stale = null;
     } finally {
       this.reading = false;
     }

@@ -243,9 +243,10 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
     await this.count();
   }
 
+  /** Only for show: where even this read fails, the round that follows fails too and says why. */
   private async count(): Promise<void> {
-    const { pending, dead } = await this.db.state();
-    this.setStatus({ pending, deadLetters: dead });
+    const state = await this.db.state().catch(() => undefined);
+    if (state) this.setStatus({ pending: state.pending, deadLetters: state.dead });
   }
 
   private fail(error: unknown, delayMs: number): void {
