@@ -57,7 +57,7 @@ export class WebSocketTransport implements Transport {
   }
 
   private async exchange(frame: () => Uint8Array, signal: AbortSignal): Promise<SyncResponse> {
-    const connection = await (this.connection ?? this.connect());
+    const connection = await unlessStopped(this.connection ?? this.connect(), signal);
     return connection.request(frame(), signal, this.options.timeoutMs ?? 30_000);
   }
 
@@ -102,6 +102,8 @@ class Connection {
   ) {
     socket.binaryType = "arraybuffer";
     socket.onmessage = (event: MessageEvent) => this.receive(event.data);
+    // A close follows each error and says what there is to say; without a handler Node would throw it at the process.
+    socket.onerror = () => this.end(new Unreachable("the connection failed"));
     socket.onclose = (event: CloseEvent) => this.end(closeError(event.code, event.reason));
   }
 
@@ -175,6 +177,16 @@ class Connection {
     for (const { reject } of this.waiting.splice(0)) reject(error);
     for (const listener of this.closing) listener();
   }
+}
+
+/** The promise's own result, or an end to the waiting when the signal aborts. */
+function unlessStopped<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const stopped = (): void => reject(new Unreachable("stopped"));
+    if (signal.aborted) stopped();
+    signal.addEventListener("abort", stopped);
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", stopped));
+  });
 }
 
 /**
