@@ -141,6 +141,19 @@ describe.each(["idb", "memory"] as const)("%s", (kind) => {
     expect((await db.get("todos", "r"))?.merged).toBeUndefined();
   });
 
+  it("marks a row where ours is newer throughout, and not again for a repetition", async () => {
+    const { db, tracker } = await open();
+    await tracker.insert("todos", "r", { title: "mine" });
+    const merges: unknown[] = [];
+    db.on("merged", (merge) => merges.push(merge));
+    await db.applyPage(page(0n, 10n, [theirs(-1, { title: "older" })]), false);
+    expect((await db.get("todos", "r"))?.merged).toMatchObject({ by: "bob", took: [], kept: ["title"] });
+    const later = theirs(1, { note: "theirs" });
+    await db.applyPage(page(10n, 20n, [later]), false);
+    await db.applyPage(page(20n, 30n, [later]), false);
+    expect(merges).toHaveLength(2);
+  });
+
   it("marks nothing once our edit is settled", async () => {
     const { db, tracker } = await open();
     await tracker.insert("todos", "r", { title: "mine" });
@@ -166,9 +179,11 @@ describe.each(["idb", "memory"] as const)("%s", (kind) => {
   it("sweeps what a checkpoint does not have, but not our waiting edits", async () => {
     const { db, tracker } = await open();
     await db.applyPage(page(0n, 10n, [theirs(0, { title: "stale" })]), true);
+    await tracker.insert("todos", "sent", { title: "newer than the checkpoint" });
+    await db.acknowledge(await db.queued(1));
     await tracker.insert("todos", "mine", { title: "waiting" });
     await db.finishCheckpoint(50n, () => false);
-    expect((await db.all("todos")).map(({ rowId }) => rowId)).toEqual(["mine"]);
+    expect((await db.all("todos")).map(({ rowId }) => rowId)).toEqual(["mine", "sent"]);
     expect((await db.state()).cursor).toBe(50n);
   });
 

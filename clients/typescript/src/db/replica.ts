@@ -122,7 +122,10 @@ export async function applyCheckpointPiece(
   writeState(transaction, { ...state, ...observed });
 }
 
-/** A whole checkpoint is in: rows that it does not have are gone, unless they hold edits that still wait. */
+/**
+ * A whole checkpoint is in: rows that it does not have are gone, unless they hold edits that still wait, or that the
+ * server has only just taken: a checkpoint may be older than they are, and the pull that follows brings them.
+ */
 export async function finishCheckpoint(
   transaction: WriteTransaction,
   cursor: Hlc,
@@ -130,7 +133,7 @@ export async function finishCheckpoint(
   effects: Effects,
 ): Promise<void> {
   const state = await readState(transaction);
-  const waiting = await waitingRows(transaction);
+  const waiting = await unsettledRows(transaction);
   for (const [table, rowId] of await transaction.keys("rows")) {
     if (seen(table, rowId) || waiting.has(rowKey(table, rowId))) continue;
     transaction.remove("rows", table, rowId);
@@ -139,12 +142,10 @@ export async function finishCheckpoint(
   writeState(transaction, { ...state, cursor });
 }
 
-async function waitingRows(transaction: WriteTransaction): Promise<Set<string>> {
-  const waiting = [
-    ...(await transaction.scan<QueueRecord>("queue", "")),
-    ...(await transaction.scan<QueueRecord>("dead", "")),
-  ];
-  return new Set(waiting.map(([, { delta }]) => rowKey(delta.table, delta.rowId)));
+async function unsettledRows(transaction: WriteTransaction): Promise<Set<string>> {
+  const refused = (await transaction.scan<DeadRecord>("dead", "")).map(([, { delta }]) => rowKey(delta.table, delta.rowId));
+  const touched = (await transaction.keys("touched")).map(([table, rowId]) => rowKey(table, rowId));
+  return new Set([...refused, ...touched]);
 }
 
 export const rowKey = (table: string, rowId: string): string => JSON.stringify([table, rowId]);
@@ -189,10 +190,11 @@ async function applyToRow(
     }
     const before: Row = row ?? EMPTY;
     row = join(before, rowOf(delta));
-    if (touched && delta.clientId !== clientId && !knows(before, delta)) mark = markOf(delta, touched, row, mark);
+    if (touched && delta.clientId !== clientId && !has(before, delta)) mark = markOf(delta, touched, row, mark);
   }
-  if (sameRow(stored, row)) return;
-  if (mark && mark !== stored?.merged) effects.merges.push({ table, rowId, mark });
+  const marked = mark !== undefined && mark !== stored?.merged;
+  if (sameRow(stored, row) && !marked) return;
+  if (marked) effects.merges.push({ table, rowId, mark: mark! });
   if (row) transaction.put("rows", table, rowId, mark ? { ...row, merged: mark } : row);
   else transaction.remove("rows", table, rowId);
   effects.changed(table, rowId);
@@ -209,8 +211,14 @@ async function ownRow(transaction: WriteTransaction, table: string, rowId: strin
   return row;
 }
 
-function knows(row: Row, delta: RowDelta): boolean {
-  return sameRow(row, join(row, rowOf(delta)));
+/** Whether a row visibly has this very write already: then it comes a second time, and nothing meets. */
+function has(row: Row, delta: RowDelta): boolean {
+  const stamp = { hlc: delta.hlc, source: delta.clientId };
+  if (row.tombstone && sameStamp(row.tombstone, stamp)) return true;
+  return delta.columns.some(({ column }) => {
+    const cell = row.cells.get(column);
+    return cell !== undefined && sameStamp(cell, stamp);
+  });
 }
 
 function markOf(delta: RowDelta, touched: TouchedRecord, after: Row, before: MergedMark | undefined): MergedMark {

@@ -24,11 +24,11 @@ export class IdbStore implements Store {
     await settled(indexedDB.deleteDatabase(databaseName(name)));
   }
 
-  read<T>(stores: readonly StoreName[], body: (transaction: ReadTransaction) => Promise<T>): Promise<T> {
+  async read<T>(stores: readonly StoreName[], body: (transaction: ReadTransaction) => Promise<T>): Promise<T> {
     return run(this.database.transaction([...stores], "readonly"), body);
   }
 
-  write<T>(
+  async write<T>(
     stores: readonly StoreName[],
     body: (transaction: WriteTransaction) => Promise<T>,
     options: WriteOptions = {},

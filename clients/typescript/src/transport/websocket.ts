@@ -205,5 +205,5 @@ export function closeError(code: number, text: string): Error {
     const clock = details.get("server_hlc");
     return new ClockDrift(message, clock && /^\d+$/.test(clock) ? BigInt(clock) : undefined);
   }
-  return new Invalid(message, reason, details.get("delta_id"));
+  return new Invalid(`refused: ${reason}`, reason, details.get("delta_id"));
 }

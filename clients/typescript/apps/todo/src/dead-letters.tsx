@@ -19,7 +19,7 @@ export function DeadLetters({ db, count }: { db: LocalDB; count: number }) {
         {letters.map(({ id, delta, message }) => (
           <li key={id}>
             <span>
-              {delta.op === "DELETE" ? "Delete" : delta.columns.map(({ column, value }) => `${column}: ${JSON.stringify(value)}`).join(", ")}
+              {describe(delta)}
               <small>{message}</small>
             </span>
             <button type="button" className="quiet" onClick={() => void db.retryDeadLetter(id)}>
@@ -33,4 +33,13 @@ export function DeadLetters({ db, count }: { db: LocalDB; count: number }) {
       </ul>
     </section>
   );
+}
+
+const WORDS: Record<string, string> = { title: "text", done: "done", rank: "place" };
+
+function describe({ op, columns }: DeadLetter["delta"]): string {
+  if (op === "DELETE") return "Delete";
+  const title = columns.find(({ column }) => column === "title")?.value;
+  if (op === "INSERT" && typeof title === "string") return `New: “${title}”`;
+  return columns.map(({ column, value }) => `${WORDS[column] ?? column}: ${String(value)}`).join(", ");
 }

@@ -72,8 +72,8 @@ export function Item({ todo, shift, lifted, handle, onStep, onComplete, onRename
           </button>
         )}
         {todo.pending && (
-          <span className="mark pending" title="Saved here; waits for the server" role="img" aria-label="Not synced yet">
-            <i />
+          <span className="mark pending" title="Saved here; not on the server yet">
+            waiting
           </span>
         )}
       </span>
