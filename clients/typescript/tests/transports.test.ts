@@ -172,6 +172,16 @@ describe("WebSocket", () => {
     expect(await closed).toBe(code);
   });
 
+  it("blames the oldest request only", async () => {
+    const server = await serve();
+    const transport = KINDS.websocket(server.url);
+    await transport.pull({ clientId: "ada", sinceHlc: 0n, maxDeltas: 1 }, signal);
+    const bad = transport.push(push(delta("a", 60_000)), signal);
+    const good = transport.push(push(delta("b")), signal);
+    await expect(bad).rejects.toBeInstanceOf(ClockDrift);
+    await expect(good).rejects.toBeInstanceOf(Unreachable);
+  });
+
   it("reads why it was closed", () => {
     expect(closeError(1008, "denied")).toBeInstanceOf(Denied);
     expect(closeError(1008, "schema_mismatch delta_id=abc")).toMatchObject({ reason: "schema_mismatch", deltaId: "abc" });

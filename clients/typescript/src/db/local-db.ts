@@ -27,6 +27,7 @@ import {
   recordLocal,
   restamp,
   revive,
+  rowKey,
   writeState,
   type LocalWrite,
 } from "./replica.js";
@@ -213,11 +214,17 @@ export class LocalDB extends Emitter<LocalDBEvents> {
     return this.transact((transaction, effects) => applyPage(transaction, page, settles, effects), false);
   }
 
-  applyCheckpointPiece(piece: SyncResponse): Promise<void> {
-    return this.transact((transaction, effects) => applyCheckpointPiece(transaction, piece, effects), false);
+  /** The keys of all rows, as `rowKey` makes them. */
+  async rowKeys(): Promise<Set<string>> {
+    const keys = await this.store.read(["rows"], (transaction) => transaction.keys("rows"));
+    return new Set(keys.map(([table, rowId]) => rowKey(table, rowId)));
   }
 
-  finishCheckpoint(cursor: Hlc, seen: (table: string, rowId: string) => boolean): Promise<void> {
+  applyCheckpointPiece(piece: SyncResponse, isNew: (key: string) => boolean): Promise<void> {
+    return this.transact((transaction, effects) => applyCheckpointPiece(transaction, piece, isNew, effects), false);
+  }
+
+  finishCheckpoint(cursor: Hlc, seen: ReadonlySet<string>): Promise<void> {
     return this.transact((transaction, effects) => finishCheckpoint(transaction, cursor, seen, effects), false);
   }
 

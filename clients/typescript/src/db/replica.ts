@@ -8,7 +8,7 @@ import { Invalid, Overloaded } from "../errors.js";
 import { withId, type ColumnDelta, type RowDelta } from "../model/delta.js";
 import { DRIFT_MS_MAX, tick, wallMs, type Hlc } from "../model/hlc.js";
 import { canonical, type Json } from "../model/json.js";
-import { EMPTY, join, rowOf, valuesOf, type Cell, type Row, type Stamp } from "../model/merge.js";
+import { EMPTY, join, merge, rowOf, valuesOf, type Cell, type Row, type Stamp } from "../model/merge.js";
 import type { StoreName, WriteTransaction } from "../store/store.js";
 import type { SyncResponse } from "../wire/messages.js";
 import { queueId, type DeadRecord, type MergedMark, type QueueRecord, type RowRecord, type StateRecord, type TouchedRecord } from "./records.js";
@@ -111,14 +111,20 @@ export async function applyPage(
   return true;
 }
 
-/** Apply one piece of a checkpoint. The cursor stays: a checkpoint that breaks off is begun again. */
+/**
+ * Apply one piece of a checkpoint. The cursor stays: a checkpoint that breaks off is begun again.
+ *
+ * `isNew` says of a row's key that neither this copy nor an earlier piece had it when the checkpoint began: it need not be
+ * read, which is half of a first sync's time. Rows that the app writes meanwhile are read all the same.
+ */
 export async function applyCheckpointPiece(
   transaction: WriteTransaction,
   piece: SyncResponse,
+  isNew: (key: string) => boolean,
   effects: Effects,
 ): Promise<void> {
   const state = await readState(transaction);
-  const observed = await applyDeltas(transaction, piece.deltas, state, effects);
+  const observed = await applyDeltas(transaction, piece.deltas, state, effects, isNew);
   writeState(transaction, { ...state, ...observed });
 }
 
@@ -129,13 +135,14 @@ export async function applyCheckpointPiece(
 export async function finishCheckpoint(
   transaction: WriteTransaction,
   cursor: Hlc,
-  seen: (table: string, rowId: string) => boolean,
+  seen: ReadonlySet<string>,
   effects: Effects,
 ): Promise<void> {
   const state = await readState(transaction);
   const waiting = await unsettledRows(transaction);
   for (const [table, rowId] of await transaction.keys("rows")) {
-    if (seen(table, rowId) || waiting.has(rowKey(table, rowId))) continue;
+    const key = rowKey(table, rowId);
+    if (seen.has(key) || waiting.has(key)) continue;
     transaction.remove("rows", table, rowId);
     effects.changed(table, rowId);
   }
@@ -155,6 +162,7 @@ async function applyDeltas(
   deltas: readonly RowDelta[],
   state: StateRecord,
   effects: Effects,
+  isNew: (key: string) => boolean = () => false,
 ): Promise<Pick<StateRecord, "clock" | "observed">> {
   let { observed } = state;
   const groups = new Map<string, RowDelta[]>();
@@ -165,12 +173,38 @@ async function applyDeltas(
     if (group) group.push(delta);
     else groups.set(key, [delta]);
   }
+  const touched = new Set((await transaction.keys("touched")).map(([table, rowId]) => rowKey(table, rowId)));
   // All reads are asked for at once: IndexedDB answers them in one go, where a wait for each would cost a turn each.
-  await Promise.all([...groups.values()].map((group) => applyToRow(transaction, group, state.clientId, effects)));
+  const applying: Promise<void>[] = [];
+  for (const [key, group] of groups) {
+    if (touched.has(key)) applying.push(applyToTouchedRow(transaction, group, state.clientId, effects));
+    else if (isNew(key)) applyToNewRow(transaction, group, effects);
+    else applying.push(applyToRow(transaction, group, effects));
+  }
+  await Promise.all(applying);
   return { observed, clock: observed > state.clock ? observed : state.clock };
 }
 
-async function applyToRow(
+/** A row that this copy does not have yet. A checkpoint evicts nothing. */
+function applyToNewRow(transaction: WriteTransaction, deltas: readonly RowDelta[], effects: Effects): void {
+  const { table, rowId } = deltas[0]!;
+  transaction.put("rows", table, rowId, deltas.length === 1 ? rowOf(deltas[0]!) : merge(deltas));
+  effects.changed(table, rowId);
+}
+
+/** A row without edits of ours. */
+async function applyToRow(transaction: WriteTransaction, deltas: readonly RowDelta[], effects: Effects): Promise<void> {
+  const { table, rowId } = deltas[0]!;
+  const stored = await transaction.get<RowRecord>("rows", table, rowId);
+  const evicted = deltas.findLastIndex(({ op }) => op === "EVICT");
+  // Refused edits are ours too, and outlive the pulls that follow them.
+  const base = evicted < 0 ? stored : await ownRow(transaction, table, rowId);
+  const rest = deltas.slice(evicted + 1);
+  keep(transaction, table, rowId, stored, rest.length > 0 ? merge(rest, base ?? EMPTY) : base, stored?.merged, effects);
+}
+
+/** A row edited here: what others did to it is marked for the person to see. */
+async function applyToTouchedRow(
   transaction: WriteTransaction,
   deltas: readonly RowDelta[],
   clientId: string,
@@ -181,7 +215,7 @@ async function applyToRow(
     transaction.get<RowRecord>("rows", table, rowId),
     transaction.get<TouchedRecord>("touched", table, rowId),
   ]);
-  let row: RowRecord | undefined = stored;
+  let row: Row | undefined = stored;
   let mark = stored?.merged;
   for (const delta of deltas) {
     if (delta.op === "EVICT") {
@@ -190,13 +224,26 @@ async function applyToRow(
     }
     const before: Row = row ?? EMPTY;
     row = join(before, rowOf(delta));
-    if (touched && delta.clientId !== clientId && !has(before, delta)) mark = markOf(delta, touched, row, mark);
+    if (delta.clientId !== clientId && !has(before, delta)) mark = markOf(delta, touched!, row, mark);
   }
+  keep(transaction, table, rowId, stored, row, mark, effects);
+}
+
+/** Store a row and its mark if either differs from what is stored. */
+function keep(
+  transaction: WriteTransaction,
+  table: string,
+  rowId: string,
+  stored: RowRecord | undefined,
+  row: Row | undefined,
+  mark: MergedMark | undefined,
+  effects: Effects,
+): void {
   const marked = mark !== undefined && mark !== stored?.merged;
   if (sameRow(stored, row) && !marked) return;
-  if (marked) effects.merges.push({ table, rowId, mark: mark! });
-  if (row) transaction.put("rows", table, rowId, mark ? { ...row, merged: mark } : row);
-  else transaction.remove("rows", table, rowId);
+  if (marked) effects.merges.push({ table, rowId, mark });
+  if (!row) transaction.remove("rows", table, rowId);
+  else transaction.put("rows", table, rowId, { ...row, merged: mark } satisfies RowRecord);
   effects.changed(table, rowId);
 }
 

@@ -158,11 +158,12 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
   private async bootstrap(signal: AbortSignal): Promise<boolean> {
     const pieces = await this.transport.checkpoint(signal);
     if (!pieces) return false;
+    const had = await this.db.rowKeys();
     const seen = new Set<string>();
     for await (const piece of pieces) {
+      await this.db.applyCheckpointPiece(piece, (key) => !had.has(key) && !seen.has(key));
       for (const { table, rowId } of piece.deltas) seen.add(rowKey(table, rowId));
-      await this.db.applyCheckpointPiece(piece);
-      if (!piece.hasMore) await this.db.finishCheckpoint(piece.serverHlc, (table, rowId) => seen.has(rowKey(table, rowId)));
+      if (!piece.hasMore) await this.db.finishCheckpoint(piece.serverHlc, seen);
       this.emit("progress", { rows: seen.size, done: !piece.hasMore });
     }
     return true;

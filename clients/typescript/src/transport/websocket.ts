@@ -174,7 +174,10 @@ class Connection {
   private end(error: Error): void {
     if (this.closed) return;
     this.closed = error;
-    for (const { reject } of this.waiting.splice(0)) reject(error);
+    // A refusal is about the oldest request; of those behind it nobody knows anything.
+    for (const [index, { reject }] of this.waiting.splice(0).entries()) {
+      reject(index === 0 ? error : new Unreachable("the connection was closed"));
+    }
     for (const listener of this.closing) listener();
   }
 }
