@@ -152,6 +152,11 @@ describe("wire", () => {
     );
   });
 
+  it.each([0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])("carries a text of %i bytes", (length) => {
+    const message = { clientId: "é".repeat(length >> 1), deltas: [], lastSeenHlc: 1n };
+    expect(decodeRequest(pushFrame(message))).toEqual({ push: message });
+  });
+
   it("survives every cut and every changed byte", () => {
     fc.assert(
       fc.property(push, fc.nat(), fc.nat({ max: 255 }), (message, place, byte) => {

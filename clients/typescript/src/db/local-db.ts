@@ -220,8 +220,8 @@ export class LocalDB extends Emitter<LocalDBEvents> {
     return new Set(keys.map(([table, rowId]) => rowKey(table, rowId)));
   }
 
-  applyCheckpointPiece(piece: SyncResponse, isNew: (key: string) => boolean): Promise<void> {
-    return this.transact((transaction, effects) => applyCheckpointPiece(transaction, piece, isNew, effects), false);
+  applyCheckpointPiece(piece: SyncResponse, fresh: ReadonlySet<string>): Promise<void> {
+    return this.transact((transaction, effects) => applyCheckpointPiece(transaction, piece, fresh, effects), false);
   }
 
   finishCheckpoint(cursor: Hlc, seen: ReadonlySet<string>): Promise<void> {

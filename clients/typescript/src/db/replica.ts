@@ -114,17 +114,17 @@ export async function applyPage(
 /**
  * Apply one piece of a checkpoint. The cursor stays: a checkpoint that breaks off is begun again.
  *
- * `isNew` says of a row's key that neither this copy nor an earlier piece had it when the checkpoint began: it need not be
+ * `fresh` has the keys of rows that neither this copy nor an earlier piece had when the checkpoint began: they need not be
  * read, which is half of a first sync's time. Rows that the app writes meanwhile are read all the same.
  */
 export async function applyCheckpointPiece(
   transaction: WriteTransaction,
   piece: SyncResponse,
-  isNew: (key: string) => boolean,
+  fresh: ReadonlySet<string>,
   effects: Effects,
 ): Promise<void> {
   const state = await readState(transaction);
-  const observed = await applyDeltas(transaction, piece.deltas, state, effects, isNew);
+  const observed = await applyDeltas(transaction, piece.deltas, state, effects, fresh);
   writeState(transaction, { ...state, ...observed });
 }
 
@@ -162,7 +162,7 @@ async function applyDeltas(
   deltas: readonly RowDelta[],
   state: StateRecord,
   effects: Effects,
-  isNew: (key: string) => boolean = () => false,
+  fresh: ReadonlySet<string> = new Set(),
 ): Promise<Pick<StateRecord, "clock" | "observed">> {
   let { observed } = state;
   const groups = new Map<string, RowDelta[]>();
@@ -178,7 +178,7 @@ async function applyDeltas(
   const applying: Promise<void>[] = [];
   for (const [key, group] of groups) {
     if (touched.has(key)) applying.push(applyToTouchedRow(transaction, group, state.clientId, effects));
-    else if (isNew(key)) applyToNewRow(transaction, group, effects);
+    else if (fresh.has(key)) applyToNewRow(transaction, group, effects);
     else applying.push(applyToRow(transaction, group, effects));
   }
   await Promise.all(applying);

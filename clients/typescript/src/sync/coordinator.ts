@@ -160,12 +160,20 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
     if (!pieces) return false;
     const had = await this.db.rowKeys();
     const seen = new Set<string>();
+    // One piece is stored while the next one is received and read.
+    let storing: Promise<void> = Promise.resolve();
     for await (const piece of pieces) {
-      await this.db.applyCheckpointPiece(piece, (key) => !had.has(key) && !seen.has(key));
-      for (const { table, rowId } of piece.deltas) seen.add(rowKey(table, rowId));
-      if (!piece.hasMore) await this.db.finishCheckpoint(piece.serverHlc, seen);
+      const keys = piece.deltas.map(({ table, rowId }) => rowKey(table, rowId));
+      const fresh = new Set(keys.filter((key) => !had.has(key) && !seen.has(key)));
+      for (const key of keys) seen.add(key);
+      await storing;
+      storing = this.db.applyCheckpointPiece(piece, fresh);
+      // It is awaited below; until then its failure must not count as unhandled.
+      storing.catch(() => undefined);
+      if (!piece.hasMore) await storing.then(() => this.db.finishCheckpoint(piece.serverHlc, seen));
       this.emit("progress", { rows: seen.size, done: !piece.hasMore });
     }
+    await storing;
     return true;
   }
 

@@ -61,10 +61,8 @@ function writeMessage(writer: Writer, name: MessageName, message: Message): void
     const value = message[key];
     if (!isScalar(kind)) {
       for (const item of (repeated ? value : [value]) as Message[]) {
-        const nested = new Writer();
-        writeMessage(nested, kind, item);
         writer.tag(number, BYTES);
-        writer.bytes(nested.finish());
+        writer.sized(() => writeMessage(writer, kind, item));
       }
     } else if (!isDefault(value)) {
       writer.tag(number, WIRE_TYPES[kind]);
@@ -74,7 +72,7 @@ function writeMessage(writer: Writer, name: MessageName, message: Message): void
 }
 
 function writeScalar(writer: Writer, kind: Scalar, value: unknown): void {
-  if (kind === "string") writer.bytes(encoder.encode(value as string));
+  if (kind === "string") writer.text(value as string);
   else if (kind === "bytes") writer.bytes(value as Uint8Array);
   else if (kind === "fixed64") writer.fixed64(value as bigint);
   else writer.varint(Number(value));
@@ -150,6 +148,32 @@ class Writer {
     this.reserve(value.length);
     this.buffer.set(value, this.length);
     this.length += value.length;
+  }
+
+  text(value: string): void {
+    // A UTF-16 code unit takes three bytes at most.
+    this.sized(() => {
+      this.reserve(value.length * 3);
+      this.length += encoder.encodeInto(value, this.buffer.subarray(this.length)).written;
+    });
+  }
+
+  /** Write something and its length before it. Most are short: one byte is kept for that, and more are made if needed. */
+  sized(write: () => void): void {
+    this.reserve(1);
+    const start = ++this.length;
+    write();
+    const size = this.length - start;
+    if (size < 0x80) {
+      this.buffer[start - 1] = size;
+      return;
+    }
+    const head = size < 0x4000 ? 2 : size < 0x200000 ? 3 : size < 0x10000000 ? 4 : 5;
+    this.reserve(head);
+    this.buffer.copyWithin(start - 1 + head, start, this.length);
+    this.length = start - 1;
+    this.varint(size);
+    this.length += size;
   }
 
   finish(): Uint8Array {

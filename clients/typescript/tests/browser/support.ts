@@ -85,6 +85,13 @@ export class Person {
     throw new Error(`the screen is not as wanted. expected=${JSON.stringify(wanted)} got=${JSON.stringify(seen)}`);
   }
 
+  /** What axe finds wrong for people who see, hear or move differently. */
+  async barriers(): Promise<string[]> {
+    await this.page.addScriptTag({ path: fileURLToPath(import.meta.resolve("axe-core/axe.min.js")) });
+    const found = await this.page.evaluate<{ id: string; nodes: { html: string }[] }[]>("axe.run().then(({ violations }) => violations)");
+    return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
+  }
+
   async screenshot(name: string): Promise<void> {
     await mkdir(OUT, { recursive: true });
     await this.page.screenshot({ path: `${OUT}${name}.png` });

@@ -41,6 +41,26 @@ it("adds, edits, completes, moves, deletes and undoes, live between two people",
   await bob.waitForScreen(["[ ] Buy oat milk", "[ ] Call the plumber"]);
 });
 
+it.each(["light", "dark"] as const)("has no barriers that axe can find, in %s", async (scheme) => {
+  server = await serveTodo({
+    accept: ({ columns, deltaId }) => {
+      if (columns.some(({ value }) => value === "forbidden")) throw new Invalid("not allowed", "schema_mismatch", deltaId);
+    },
+  });
+  const ada = await Person.open(browser, server, scheme);
+  expect(await ada.barriers()).toEqual([]);
+  for (const title of ["forbidden", "one", "two", "three"]) await ada.add(title);
+  await ada.toggle("one");
+  await ada.page.getByText("The server refused an edit").waitFor();
+  await ada.offline();
+  await ada.rename("two", "zwei");
+  await ada.remove("three");
+  expect(await ada.barriers()).toEqual([]);
+  await ada.page.getByLabel("Sync settings").click();
+  expect(await ada.barriers()).toEqual([]);
+  await ada.screenshot(`todo-settings-${scheme}`);
+});
+
 it("moves a row with the mouse", async () => {
   server = await serveTodo();
   const ada = await Person.open(browser, server);
