@@ -103,17 +103,30 @@ it("merges what two people did offline, column by column", async () => {
   expect(serverTitles()).toEqual(["Ada's text", "Bob was last", "added offline"]);
 });
 
-it("works without a server, keeps everything over a reload and sends it when there is one", async () => {
+it("opens and works without a network, and sends what it has when there is one", async () => {
   server = await serveTodo();
   const ada = await Person.open(browser, server);
+  await ada.page.evaluate("navigator.serviceWorker.ready.then(() => undefined)");
   await ada.offline();
   await ada.add("written offline");
-  // The page itself comes from this server; what is kept is the data.
-  await ada.context.setOffline(false);
   await ada.page.reload();
-  await ada.page.getByText("In sync").waitFor();
+  await ada.waitForScreen(["[ ] written offline"]);
+  expect(serverTitles()).toEqual([]);
+  await ada.online();
   await ada.waitForScreen(["[ ] written offline"]);
   expect(serverTitles()).toEqual(["written offline"]);
+});
+
+it("is a list of this device's own where no server is set", async () => {
+  server = await serveTodo();
+  const ada = await Person.open(browser, server);
+  await ada.page.goto(`${server.url}/?server=`);
+  await ada.add("mine alone");
+  await ada.page.getByText("On this device").waitFor();
+  await ada.page.reload();
+  await ada.waitForScreen(["[ ] mine alone"]);
+  expect(await ada.page.locator(".mark").count()).toBe(0);
+  expect(serverTitles()).toEqual([]);
 });
 
 it("keeps windows of one browser in step, and lets another one lead when one is closed", async () => {

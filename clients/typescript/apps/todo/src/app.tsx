@@ -15,7 +15,8 @@ type Filter = keyof typeof FILTERS;
 export function App({ db, sync, settings }: { db: LocalDB; sync: SyncCoordinator; settings: Settings }) {
   const rows = useTable(db, TABLE);
   const status = useSyncStatus(sync);
-  const todos = useMemo(() => rows && todosOf(rows), [rows]);
+  // Without a server every edit waits, and saying so of each would say nothing.
+  const todos = useMemo(() => rows && todosOf(rows, Boolean(settings.server)), [rows, settings]);
   const list = useMemo(() => new TodoList(sync.tracker), [sync]);
   const [filter, setFilter] = useState<Filter>("all");
   const [removed, setRemoved] = useState<readonly Todo[]>([]);

@@ -30,6 +30,9 @@ function clientOf(jwt: string): { clientId?: string } {
   }
 }
 
+// Only the page's own files; without it the list still works, until a reload without a network.
+if (import.meta.env.PROD) void navigator.serviceWorker?.register("./sw.js").catch(() => undefined);
+
 start().catch((error: unknown) => {
   root.render(
     <main className="page">

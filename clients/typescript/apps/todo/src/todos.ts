@@ -14,14 +14,14 @@ export interface Todo {
 }
 
 /** In the order of the list. A column that another app left out or filled oddly has a harmless stand-in. */
-export function todosOf(rows: readonly RowView[]): Todo[] {
+export function todosOf(rows: readonly RowView[], synced: boolean): Todo[] {
   return rows
     .map(({ rowId, values, pending, merged }) => ({
       id: rowId,
       title: typeof values["title"] === "string" ? values["title"] : "",
       done: values["done"] === true,
       rank: typeof values["rank"] === "string" ? values["rank"] : "i",
-      pending,
+      pending: pending && synced,
       merged,
     }))
     .sort((left, right) => (left.rank < right.rank ? -1 : left.rank > right.rank ? 1 : left.id < right.id ? -1 : 1));
