@@ -182,6 +182,22 @@ describe("WebSocket", () => {
     await expect(good).rejects.toBeInstanceOf(Unreachable);
   });
 
+  it("gives up what is open or opening when the network changes, and connects again", async () => {
+    const server = await serve();
+    const transport = KINDS.websocket(server.url) as WebSocketTransport;
+    const pull = { clientId: "ada", sinceHlc: 0n, maxDeltas: 1 };
+    const opening = transport.pull(pull, signal);
+    await Promise.resolve();
+    transport.reset();
+    await expect(opening).rejects.toBeInstanceOf(Unreachable);
+    await transport.pull(pull, signal);
+    const waiting = transport.pull(pull, signal);
+    await Promise.resolve();
+    transport.reset();
+    await expect(waiting).rejects.toBeInstanceOf(Unreachable);
+    expect(await transport.pull(pull, signal)).toMatchObject({ deltas: [] });
+  });
+
   it("reads why it was closed", () => {
     expect(closeError(1008, "denied")).toBeInstanceOf(Denied);
     expect(closeError(1008, "schema_mismatch delta_id=abc")).toMatchObject({ reason: "schema_mismatch", deltaId: "abc" });

@@ -83,7 +83,11 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
     if (this.running) return;
     const stop = new AbortController();
     const nudge = (): void => this.wake(true);
-    globalThis.addEventListener?.("online", nudge, { signal: stop.signal });
+    const changed = (): void => {
+      this.transport.reset?.();
+      nudge();
+    };
+    for (const event of ["online", "offline"]) globalThis.addEventListener?.(event, changed, { signal: stop.signal });
     globalThis.document?.addEventListener("visibilitychange", nudge, { signal: stop.signal });
     this.setStatus({ phase: "waiting" });
     const done = withLock(`${this.db.name}:sync`, stop.signal, () => this.lead(stop.signal));

@@ -9,6 +9,8 @@ export interface Transport {
   checkpoint(signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined>;
   /** Hear what others change as it happens. A transport without this is polled. */
   subscribe?(listener: LiveListener): () => void;
+  /** The network came or went: what is open is probably dead, and waiting for it to time out helps nobody. */
+  reset?(): void;
 }
 
 export interface LiveListener {

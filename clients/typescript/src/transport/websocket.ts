@@ -25,6 +25,8 @@ export class WebSocketTransport implements Transport {
   private readonly http: HttpTransport;
   private readonly listeners = new Set<LiveListener>();
   private connection: Promise<Connection> | undefined;
+  /** The same connection, from before it is open. */
+  private latest: Connection | undefined;
 
   constructor(private readonly options: WebSocketTransportOptions) {
     this.http = new HttpTransport(options);
@@ -51,9 +53,16 @@ export class WebSocketTransport implements Transport {
   }
 
   close(): void {
-    const connection = this.connection;
+    this.abandon("closed");
+  }
+
+  reset(): void {
+    this.abandon("the network changed");
+  }
+
+  private abandon(why: string): void {
     this.connection = undefined;
-    connection?.then((open) => open.close()).catch(() => undefined);
+    this.latest?.abandon(why);
   }
 
   private async exchange(frame: () => Uint8Array, signal: AbortSignal): Promise<SyncResponse> {
@@ -86,6 +95,7 @@ export class WebSocketTransport implements Transport {
     const connection = new Connection(new Socket(url, protocols), (response) => {
       for (const listener of this.listeners) listener.broadcast(response);
     });
+    this.latest = connection;
     await connection.opened(timeoutMs);
     return connection;
   }
@@ -109,10 +119,7 @@ class Connection {
 
   opened(timeoutMs: number): Promise<void> {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => {
-        this.socket.close();
-        reject(new Unreachable(`no connection within ${timeoutMs} ms`));
-      }, timeoutMs);
+      const timer = setTimeout(() => this.abandon(`no connection within ${timeoutMs} ms`), timeoutMs);
       this.socket.onopen = () => {
         clearTimeout(timer);
         resolve();
@@ -129,12 +136,8 @@ class Connection {
       if (this.closed) return reject(this.closed);
       if (signal.aborted) return reject(new Unreachable("stopped"));
       // Replies have no names, only an order: after one is given up on, none that follows could be told apart.
-      const giveUp = (why: string) => (): void => {
-        this.end(new Unreachable(why));
-        this.socket.close();
-      };
-      const timer = setTimeout(giveUp(`no reply within ${timeoutMs} ms`), timeoutMs);
-      const stopped = giveUp("stopped");
+      const timer = setTimeout(() => this.abandon(`no reply within ${timeoutMs} ms`), timeoutMs);
+      const stopped = (): void => this.abandon("stopped");
       signal.addEventListener("abort", stopped);
       const tidy = (): void => {
         clearTimeout(timer);
@@ -153,8 +156,9 @@ class Connection {
     else this.closing.add(listener);
   }
 
-  close(): void {
-    this.socket.close(1000);
+  abandon(why: string): void {
+    this.end(new Unreachable(why));
+    this.socket.close();
   }
 
   private receive(data: unknown): void {
@@ -166,8 +170,7 @@ class Connection {
       if (!waiting) throw new Invalid("the server sent a reply that nobody waits for");
       waiting.resolve(response);
     } catch (error) {
-      this.end(new Unreachable(`the server's frame cannot be read. got=${String(error)}`));
-      this.socket.close();
+      this.abandon(`the server's frame cannot be read. got=${String(error)}`);
     }
   }
 

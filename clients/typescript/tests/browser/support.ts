@@ -20,20 +20,19 @@ export class Person {
   constructor(
     readonly context: BrowserContext,
     readonly page: Page,
-    private readonly server: DevServer,
   ) {}
 
   static async open(browser: Browser, server: DevServer, colorScheme: "light" | "dark" = "light"): Promise<Person> {
     const context = await browser.newContext({ viewport: { width: 760, height: 680 }, colorScheme });
     const page = await context.newPage();
     await page.goto(server.url);
-    return new Person(context, page, server);
+    await page.getByRole("heading", { name: "Todos" }).waitFor();
+    return new Person(context, page);
   }
 
   async offline(): Promise<void> {
+    // The page hears of it and drops its connection, which Chromium itself would let live on.
     await this.context.setOffline(true);
-    // Chromium lets open sockets live on; a real loss of the network does not.
-    this.server.dropSockets();
     await this.page.getByText(/^Offline/).waitFor();
   }
 

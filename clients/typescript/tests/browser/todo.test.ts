@@ -134,7 +134,7 @@ it("keeps windows of one browser in step, and lets another one lead when one is 
   const ada = await Person.open(browser, server);
   const page = await ada.context.newPage();
   await page.goto(server.url);
-  const second = new Person(ada.context, page, server);
+  const second = new Person(ada.context, page);
   await ada.add("from the first window");
   await second.waitForScreen(["[ ] from the first window"]);
   await second.add("from the second window");
