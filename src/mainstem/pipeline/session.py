@@ -45,6 +45,8 @@ def join_session(spark: SparkSession) -> None:
 def _configuration(settings: SessionSettings) -> dict[str, str]:
     configuration = {
         "spark.driver.memory": settings.driver_memory,
+        # On a few cores the concurrent collector takes what the tasks need: a large batch took a fifth less without it.
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.jars": ",".join(settings.jars),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
