@@ -118,6 +118,8 @@ def _session(settings: PipelineSettings) -> SparkSession:
         # We are the writer, and look before every pass; the cache spares a load per statement.
         "cache-enabled": "true",
         "cache.expiration-interval-ms": "-1",
+        # A call per scan and commit, to a gateway that keeps metrics of its own.
+        "rest-metrics-reporting-enabled": "false",
         **settings.catalog_properties,
     }
     session = build_session(
