@@ -17,11 +17,13 @@ from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
 from mainstem.catalog.files import Files, RoutedFiles
+from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
-from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, folder_of, ident_of
+from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
 from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Pointer, Store, Swap
+from mainstem.catalog.store import Kind, Pointer, Store, Swap
+from mainstem.catalog.views import Views, refuse_taken
 from mainstem.model import NOWHERE, Corrupt, Invalid, LogPosition, NotFound, OutcomeUnknown, Overloaded, TableName
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -113,13 +115,21 @@ class Catalog:
         cache_bytes_max: int = CACHE_BYTES_MAX,
     ) -> None:
         self._store = store
-        self._warehouse = warehouse.rstrip("/")
         self._files = files or RoutedFiles()
+        self._locations = Locations(self._files, warehouse, new_id)
         self._documents = Documents(self._files, cache_bytes_max)
         self._clock = clock or SystemClock()
         self._on_commit = on_commit
         self._new_id = new_id
         self._locks = TableLocks()
+        self.views = Views(
+            store=store,
+            files=self._files,
+            locations=self._locations,
+            locks=self._locks,
+            clock=self._clock,
+            new_id=new_id,
+        )
 
     def close(self) -> None:
         """Release the store."""
@@ -127,21 +137,21 @@ class Catalog:
 
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""
-        if name and name != WAREHOUSE and name.rstrip("/") != self._warehouse:
+        if name and name != WAREHOUSE and name.rstrip("/") != self._locations.warehouse:
             raise NoSuchWarehouse(name)
 
     # --- what the gateway asks ---
 
     def covered(self, name: TableName) -> LogPosition:
         """The log position that a table covers: `NOWHERE` for one that does not exist."""
-        pointer = self._store.table(ident_of(name))
+        pointer = self._find(ident_of(name))
         return NOWHERE if pointer is None else pointer.covered
 
     def tables(self) -> list[TableState]:
         """Every table with its snapshot and what it covers."""
         return [
             TableState(ident.table_name, pointer.snapshot_id, pointer.covered)
-            for ident, pointer in self._store.tables(None)
+            for ident, pointer in self._store.entries(None, Kind.TABLE)
         ]
 
     # --- namespaces ---
@@ -172,24 +182,20 @@ class Catalog:
 
     def list_tables(self, namespace: Namespace) -> list[TableIdent]:
         """The tables of a namespace."""
-        return [ident for ident, _ in self._store.tables(namespace)]
+        return [ident for ident, _ in self._store.entries(namespace, Kind.TABLE)]
 
     def table_exists(self, ident: TableIdent) -> bool:
         """Whether there is such a table."""
-        return self._store.table(ident) is not None
+        return self._find(ident) is not None
 
     def load_table(self, ident: TableIdent) -> Loaded:
         """The current metadata of a table."""
-        pointer = self._store.table(ident)
-        if pointer is None:
-            raise NoSuchTable(ident)
+        pointer = self._existing(ident)
         return Loaded(pointer.metadata_location, self._current(pointer))
 
     def metadata_location(self, ident: TableIdent) -> str:
         """Where a table's current metadata is: changes with every commit, and costs no read of it."""
-        pointer = self._store.table(ident)
-        if pointer is None:
-            raise NoSuchTable(ident)
+        pointer = self._existing(ident)
         return pointer.metadata_location
 
     def stage_table(self, namespace: Namespace, name: str, new: NewTable) -> Loaded:
@@ -206,7 +212,8 @@ class Catalog:
             pointer = _pointer(document, next_location(document, None, self._new_id()))
             done = self._swap([_Prepared(ident, None, None, document, pointer)])
         if done is None:
-            raise AlreadyExists(f"Table already exists: {ident}")
+            refuse_taken(self._store, ident, Kind.TABLE)
+            raise CommitFailed(f"Table was created and dropped meanwhile: {ident}")
         return done[0]
 
     def register_table(self, namespace: Namespace, name: str, metadata_location: str, *, overwrite: bool) -> Loaded:
@@ -218,9 +225,9 @@ class Catalog:
         except NotFound as error:
             raise Invalid(f"metadata file is missing. expected=a file got=none at {metadata_location}") from error
         with self._locks.hold([ident]):
-            base = self._store.table(ident)
-            if base is not None and not overwrite:
-                raise AlreadyExists(f"Table already exists: {ident}")
+            base = self._find(ident) if overwrite else None
+            if base is None:
+                refuse_taken(self._store, ident, Kind.TABLE)
             pointer = _pointer(stored.document, metadata_location)
             check_fence(NOWHERE if base is None else base.covered, pointer.covered, ())
             expected = None if base is None else base.metadata_location
@@ -233,12 +240,12 @@ class Catalog:
         """Give a table another name. Its files stay where they are."""
         target = check_ident(destination.namespace, destination.name)
         with self._locks.hold([source, target]):
-            self._store.rename_table(source, target)
+            self._store.rename(source, target, Kind.TABLE)
 
     def drop_table(self, ident: TableIdent, *, purge: bool) -> None:
         """Forget a table; with `purge`, remove its files as well, once it is forgotten."""
         with self._locks.hold([ident]):
-            pointer = self._store.drop_table(ident)
+            pointer = self._store.drop(ident, Kind.TABLE)
         if purge:
             self._purge(pointer)
 
@@ -246,7 +253,7 @@ class Catalog:
         """Forget a table and leave its files, so that another catalog can take it up."""
         with self._locks.hold([ident]):
             loaded = self.load_table(ident)
-            self._store.drop_table(ident)
+            self._store.drop(ident, Kind.TABLE)
         return loaded
 
     # --- commits ---
@@ -273,9 +280,9 @@ class Catalog:
 
     def _prepare(self, commit: Commit) -> _Prepared:
         ident = commit.ident
-        base = self._store.table(ident)
         if requirement_rules.is_create(commit.requirements):
-            return self._prepare_create(commit, base)
+            return self._prepare_create(commit)
+        base = self._find(ident)
         if base is None:
             raise NoSuchTable(ident)
         before = self._current(base).document
@@ -289,13 +296,16 @@ class Catalog:
         check_fence(base.covered, pointer.covered, commit.updates)
         return _Prepared(ident, base, before, after, pointer)
 
-    def _prepare_create(self, commit: Commit, base: Pointer | None) -> _Prepared:
+    def _prepare_create(self, commit: Commit) -> _Prepared:
         ident = check_ident(commit.ident.namespace, commit.ident.name)
         self._store.namespace_properties(ident.namespace)
+        base = self._find(ident)
+        if base is None:
+            refuse_taken(self._store, ident, Kind.TABLE)
         requirement_rules.check(commit.requirements, None if base is None else self._current(base).document)
         updates = list(commit.updates)
         if not any(update.get("action") == "set-location" for update in updates):
-            updates.append({"action": "set-location", "location": self._claim_location(ident)})
+            updates.append({"action": "set-location", "location": self._locations.claim(ident)})
         document = update_rules.create(updates, uuid=self._new_id(), now_ms=self._clock.now_ms())
         self._files.claim_table(document["location"])
         pointer = _pointer(document, next_location(document, None, self._new_id()))
@@ -361,17 +371,26 @@ class Catalog:
 
     # --- files ---
 
+    def _find(self, ident: TableIdent) -> Pointer | None:
+        pointer = self._store.entry(ident)
+        return pointer if pointer is not None and pointer.kind is Kind.TABLE else None
+
+    def _existing(self, ident: TableIdent) -> Pointer:
+        pointer = self._find(ident)
+        if pointer is None:
+            raise NoSuchTable(ident)
+        return pointer
+
     def _current(self, pointer: Pointer) -> Stored:
         try:
             return self._documents.read(pointer.metadata_location)
-        except (NotFound, Invalid) as error:
+        except Invalid as error:
             raise Corrupt(f"table metadata cannot be read. got={error}", place=pointer.metadata_location) from error
 
     def _first_document(self, ident: TableIdent, new: NewTable) -> Document:
         self._store.namespace_properties(ident.namespace)
-        if self._store.table(ident) is not None:
-            raise AlreadyExists(f"Table already exists: {ident}")
-        location = new.location.rstrip("/") if new.location else self._claim_location(ident)
+        refuse_taken(self._store, ident, Kind.TABLE)
+        location = new.location.rstrip("/") if new.location else self._locations.claim(ident)
         document = new_document(
             schema=new.schema,
             spec=new.spec,
@@ -385,21 +404,9 @@ class Catalog:
             self._files.claim_table(location)
         return document
 
-    def _claim_location(self, ident: TableIdent) -> str:
-        """A folder for a new table. What a dropped table left behind stays untouched: the new one goes beside it."""
-        location = f"{self._warehouse}/{folder_of(ident)}"
-        try:
-            if self._files.claim_table(location):
-                return location
-            beside = f"{location}-{self._new_id()[:8]}"
-            self._files.claim_table(beside)
-        except OSError as error:
-            raise Overloaded(f"table folder cannot be made. got={error}", retry_after_s=1.0) from error
-        return beside
-
     def _purge(self, pointer: Pointer) -> None:
         # Outside of the warehouse a folder may hold more than the table: there, only metadata that is surely ours goes.
-        ours = pointer.location.startswith(self._warehouse + "/") and not self._store.is_location_used(pointer.location)
+        ours = self._locations.is_inside(pointer.location) and not self._store.is_location_used(pointer.location)
         with suppress(OSError):
             if ours:
                 self._files.remove_table(pointer.location)

@@ -7,6 +7,7 @@ import gzip
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -29,11 +30,22 @@ class Stored:
     raw: bytes
 
 
+def prepare_table(document: object, place: str) -> Document:
+    """A table's document as the rest of the catalog expects it."""
+    return normalized(check_document(document, place))
+
+
 class Documents:
     """Reads and writes metadata files, with a bounded cache of the most recently used."""
 
-    def __init__(self, files: Files, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        files: Files,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        prepare: Callable[[object, str], Document] = prepare_table,
+    ) -> None:
         self._files = files
+        self._prepare = prepare
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[str, Stored] = OrderedDict()
         self._cache_bytes = 0
@@ -45,17 +57,20 @@ class Documents:
         return self._cache_bytes
 
     def read(self, location: str) -> Stored:
-        """The document at a location."""
+        """The document at a location. Raises `NotFound` where there is none, or no longer."""
         with self._lock:
             if (stored := self._cache.get(location)) is not None:
                 self._cache.move_to_end(location)
-                return stored
+        if stored is not None:
+            # A table whose metadata went away is broken for every other engine: say so now, not after a restart.
+            self._files.check_present(location)
+            return stored
         raw = self._files.read(location)
         try:
             document = msgspec.json.decode(raw)
         except msgspec.DecodeError as error:
             raise Invalid(f"metadata is not JSON. expected=a metadata file got={error} at {location}") from error
-        stored = Stored(normalized(check_document(document, location)), raw)
+        stored = Stored(self._prepare(document, location), raw)
         self._keep(location, stored)
         return stored
 
@@ -68,7 +83,7 @@ class Documents:
 
     def encoded(self, document: Document) -> Stored:
         """A document with its bytes, in no file yet."""
-        return Stored(normalized(document), msgspec.json.encode(document))
+        return Stored(self._prepare(document, "a new document"), msgspec.json.encode(document))
 
     def keep(self, location: str, stored: Stored) -> None:
         """Have a committed document at hand for the next reader."""

@@ -24,6 +24,7 @@ class Draft:
     schema_id_added: int | None = None
     spec_id_added: int | None = None
     order_id_added: int | None = None
+    version_id_added: int | None = None
     snapshot_ids_added: set[int] = field(default_factory=set)
     snapshots_removed: bool = False
 

@@ -17,10 +17,14 @@ from mainstem.catalog import (
     Catalog,
     Commit,
     CommitFailed,
+    IllegalArgument,
+    LoadedView,
     NamespaceNotEmpty,
     NewTable,
+    NewView,
     NoSuchNamespace,
     NoSuchTable,
+    NoSuchView,
     NoSuchWarehouse,
     TableIdent,
 )
@@ -55,8 +59,8 @@ class Asked(NamedTuple):
 
     @property
     def ident(self) -> TableIdent:
-        """The table in the path."""
-        return TableIdent(self.call.namespace, self.call.table)
+        """The table or view in the path."""
+        return TableIdent(self.call.namespace, self.call.name)
 
 
 def catalog_router(catalog: Catalog) -> Router:
@@ -142,7 +146,10 @@ def _update_namespace(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _list_tables(catalog: Catalog, asked: Asked) -> Answer:
-    found = catalog.list_tables(asked.call.namespace)
+    return _identifiers(catalog.list_tables(asked.call.namespace), asked)
+
+
+def _identifiers(found: list[TableIdent], asked: Asked) -> Answer:
     page = wire.paginate(found, lambda t: t.name, asked.query.get("pageToken"), asked.query.get("pageSize"))
     entries = [{"namespace": ident.namespace, "name": ident.name} for ident in page.entries]
     return _ok({"identifiers": entries, "next-page-token": page.next_token})
@@ -212,6 +219,47 @@ def _rename_table(catalog: Catalog, asked: Asked) -> Answer:
     return Answer(204)
 
 
+def _list_views(catalog: Catalog, asked: Asked) -> Answer:
+    return _identifiers(catalog.views.list(asked.call.namespace), asked)
+
+
+def _create_view(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.CreateViewRequest)
+    new = NewView(body.schema, body.view_version, body.location, body.properties or {})
+    return _view(catalog.views.create(asked.call.namespace, body.name, new))
+
+
+def _register_view(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.RegisterViewRequest)
+    return _view(catalog.views.register(asked.call.namespace, body.name, body.metadata_location))
+
+
+def _load_view(catalog: Catalog, asked: Asked) -> Answer:
+    return _view(catalog.views.load(asked.ident))
+
+
+def _view_exists(catalog: Catalog, asked: Asked) -> Answer:
+    if not catalog.views.exists(asked.ident):
+        raise NoSuchView(asked.ident)
+    return Answer(204)
+
+
+def _commit_view(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.CommitViewRequest)
+    return _view(catalog.views.commit(asked.ident, body.requirements or [], body.updates))
+
+
+def _drop_view(catalog: Catalog, asked: Asked) -> Answer:
+    catalog.views.drop(asked.ident)
+    return Answer(204)
+
+
+def _rename_view(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.RenameTableRequest)
+    catalog.views.rename(_ident(body.source), _ident(body.destination))
+    return Answer(204)
+
+
 def _ident(identifier: wire.Identifier) -> TableIdent:
     return TableIdent(tuple(identifier.namespace), identifier.name)
 
@@ -228,6 +276,11 @@ def _table(loaded: Loaded, snapshots: str = "all") -> Answer:
     if loaded.metadata_location is not None:
         headers["ETag"] = wire.etag(loaded.metadata_location, snapshots)
     return Answer(200, wire.encode_load_table(loaded.metadata_location, raw), headers)
+
+
+def _view(loaded: LoadedView) -> Answer:
+    headers = {"ETag": wire.etag(loaded.metadata_location, "view")}
+    return Answer(200, wire.encode_load_table(loaded.metadata_location, loaded.stored.raw), headers)
 
 
 def _failure(message: str, kind: str, code: int) -> Answer:
@@ -250,12 +303,14 @@ _UNPROCESSABLE = ("UnprocessableEntityException", 422)
 _CODES: dict[type[MainstemError], tuple[str, int]] = {
     NoSuchNamespace: ("NoSuchNamespaceException", 404),
     NoSuchTable: ("NoSuchTableException", 404),
+    NoSuchView: ("NoSuchViewException", 404),
     NoSuchWarehouse: ("NoSuchWarehouseException", 404),
     AlreadyExists: ("AlreadyExistsException", 409),
     NamespaceNotEmpty: ("NamespaceNotEmptyException", 409),
     CommitFailed: ("CommitFailedException", 409),
     Conflict: ("CommitFailedException", 409),
     NotFound: ("NotFoundException", 404),
+    IllegalArgument: ("IllegalArgumentException", 400),
     Invalid: ("BadRequestException", 400),
     Denied: ("ForbiddenException", 403),
     Overloaded: ("ServiceUnavailableException", 503),
@@ -281,4 +336,12 @@ _OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
     Operation.REPORT_METRICS: _report_metrics,
     Operation.RENAME_TABLE: _rename_table,
     Operation.COMMIT_TRANSACTION: _commit_transaction,
+    Operation.LIST_VIEWS: _list_views,
+    Operation.CREATE_VIEW: _create_view,
+    Operation.REGISTER_VIEW: _register_view,
+    Operation.LOAD_VIEW: _load_view,
+    Operation.VIEW_EXISTS: _view_exists,
+    Operation.COMMIT_VIEW: _commit_view,
+    Operation.DROP_VIEW: _drop_view,
+    Operation.RENAME_VIEW: _rename_view,
 }

@@ -48,15 +48,40 @@ class RegisterTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
     overwrite: bool | None = None
 
 
+class CreateViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Create a view."""
+
+    name: str
+    schema: Object
+    view_version: Object
+    location: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class RegisterViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Take up a view whose metadata file exists."""
+
+    name: str
+    metadata_location: str
+
+
+class CommitViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Change one view."""
+
+    updates: list[Object]
+    requirements: list[Object] | None = None
+    identifier: "Identifier | None" = None
+
+
 class Identifier(msgspec.Struct, frozen=True, rename="kebab"):
-    """A table in a body."""
+    """A table or view in a body."""
 
     namespace: list[str]
     name: str
 
 
 class RenameTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
-    """Give a table another name."""
+    """Give a table or view another name."""
 
     source: Identifier
     destination: Identifier

@@ -32,6 +32,14 @@ class Operation(StrEnum):
     REPORT_METRICS = "report-metrics"
     RENAME_TABLE = "rename-table"
     COMMIT_TRANSACTION = "commit-transaction"
+    LIST_VIEWS = "list-views"
+    CREATE_VIEW = "create-view"
+    REGISTER_VIEW = "register-view"
+    LOAD_VIEW = "load-view"
+    VIEW_EXISTS = "view-exists"
+    COMMIT_VIEW = "commit-view"
+    DROP_VIEW = "drop-view"
+    RENAME_VIEW = "rename-view"
 
 
 class Call(NamedTuple):
@@ -39,7 +47,8 @@ class Call(NamedTuple):
 
     operation: Operation
     namespace: tuple[str, ...] = ()
-    table: str = ""
+    # Of the table or the view.
+    name: str = ""
 
 
 _ROUTES: tuple[tuple[str, str, Operation], ...] = (
@@ -61,6 +70,14 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/tables/{table}/metrics", Operation.REPORT_METRICS),
     ("POST", "tables/rename", Operation.RENAME_TABLE),
     ("POST", "transactions/commit", Operation.COMMIT_TRANSACTION),
+    ("GET", "namespaces/{namespace}/views", Operation.LIST_VIEWS),
+    ("POST", "namespaces/{namespace}/views", Operation.CREATE_VIEW),
+    ("POST", "namespaces/{namespace}/register-view", Operation.REGISTER_VIEW),
+    ("GET", "namespaces/{namespace}/views/{view}", Operation.LOAD_VIEW),
+    ("HEAD", "namespaces/{namespace}/views/{view}", Operation.VIEW_EXISTS),
+    ("POST", "namespaces/{namespace}/views/{view}", Operation.COMMIT_VIEW),
+    ("DELETE", "namespaces/{namespace}/views/{view}", Operation.DROP_VIEW),
+    ("POST", "views/rename", Operation.RENAME_VIEW),
 )
 
 # Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
@@ -78,7 +95,8 @@ def route(method: str, raw_path: str) -> Call | None:
         if method == wanted_method and len(segments) == len(pattern):
             names = _match(pattern, segments)
             if names is not None:
-                return Call(operation, parse_namespace(names.get("namespace", "")), names.get("table", ""))
+                name = names.get("table") or names.get("view", "")
+                return Call(operation, parse_namespace(names.get("namespace", "")), name)
     return None
 
 
