@@ -87,7 +87,7 @@ class _Prepared:
 
     ident: TableIdent
     base: Pointer | None
-    base_document: Document | None
+    base_stored: Stored | None
     document: Document
     pointer: Pointer | None
 
@@ -285,16 +285,17 @@ class Catalog:
         base = self._find(ident)
         if base is None:
             raise NoSuchTable(ident)
-        before = self._current(base).document
+        stored = self._current(base)
+        before = stored.document
         requirement_rules.check(commit.requirements, before)
         after = update_rules.apply(
             before, commit.updates, base_location=base.metadata_location, now_ms=self._clock.now_ms()
         )
         if after is before:
-            return _Prepared(ident, base, before, before, None)
+            return _Prepared(ident, base, stored, before, None)
         pointer = _pointer(after, next_location(after, base.metadata_location, self._new_id()))
         check_fence(base.covered, pointer.covered, commit.updates)
-        return _Prepared(ident, base, before, after, pointer)
+        return _Prepared(ident, base, stored, after, pointer)
 
     def _prepare_create(self, commit: Commit) -> _Prepared:
         ident = check_ident(commit.ident.namespace, commit.ident.name)
@@ -318,7 +319,7 @@ class Catalog:
         keep_files = False
         try:
             for p, pointer in changed:
-                written[p.ident] = self._write(pointer.metadata_location, p.document)
+                written[p.ident] = self._write(pointer.metadata_location, p.document, p.base_stored)
             swaps = [Swap(p.ident, p.base.metadata_location if p.base else None, pointer) for p, pointer in changed]
             keep_files = not swaps or self._store.swap(swaps)
         except OutcomeUnknown:
@@ -343,19 +344,19 @@ class Catalog:
         assert prepared.base is not None, "only a table that exists can be left unchanged"
         return Loaded(prepared.base.metadata_location, self._current(prepared.base))
 
-    def _write(self, location: str, document: Document) -> Stored:
+    def _write(self, location: str, document: Document, base: Stored | None) -> Stored:
         try:
-            return self._documents.write(location, document)
+            return self._documents.write(location, document, base)
         except OSError as error:
             raise Overloaded(f"metadata file cannot be written. got={error}", retry_after_s=1.0) from error
 
     def _remove_old_metadata(self, prepared: _Prepared) -> None:
         """Remove the files that fell out of the metadata log, where the table asks for that."""
         wanted = str(prepared.document["properties"].get(DELETE_OLD_METADATA_PROPERTY, ""))
-        if prepared.base_document is None or wanted.lower() != "true":
+        if prepared.base_stored is None or wanted.lower() != "true":
             return
         kept = {entry["metadata-file"] for entry in prepared.document["metadata-log"]}
-        for entry in prepared.base_document["metadata-log"]:
+        for entry in prepared.base_stored.document["metadata-log"]:
             if entry["metadata-file"] not in kept:
                 self._remove_quietly(entry["metadata-file"])
 
