@@ -21,6 +21,7 @@ from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
 from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
+from mainstem.catalog.planning import Planner, Scan, ScanRequest
 from mainstem.catalog.schemas import Document
 from mainstem.catalog.store import Kind, Pointer, Store, Swap
 from mainstem.catalog.views import Views, refuse_taken
@@ -122,6 +123,7 @@ class Catalog:
         self._on_commit = on_commit
         self._new_id = new_id
         self._locks = TableLocks()
+        self._planner = Planner(self._files.file_io)
         self.views = Views(
             store=store,
             files=self._files,
@@ -255,6 +257,25 @@ class Catalog:
             loaded = self.load_table(ident)
             self._store.drop(ident, Kind.TABLE)
         return loaded
+
+    # --- scans ---
+
+    def plan_scan(self, ident: TableIdent, request: ScanRequest) -> tuple[str, Scan]:
+        """Plan a scan: an id of the plan, and its tasks."""
+        return self._planner.plan(str(ident), self.load_table(ident).stored.document, request)
+
+    def planned_scan(self, ident: TableIdent, plan_id: str) -> Scan:
+        """A plan that was made before."""
+        return self._planner.result(str(ident), self.load_table(ident).stored.document, plan_id)
+
+    def cancel_scan(self, ident: TableIdent, plan_id: str) -> None:
+        """Forget a plan."""
+        self._existing(ident)
+        self._planner.cancel(str(ident), plan_id)
+
+    def scan_tasks(self, ident: TableIdent, plan_task: str) -> Scan:
+        """The file tasks of a plan task."""
+        return self._planner.fetch(self.load_table(ident).stored.document, plan_task)
 
     # --- commits ---
 

@@ -7,6 +7,7 @@ other scheme goes through pyiceberg's FileIO, whose import is slow and therefore
 import gzip
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ from mainstem.model import Invalid, NotFound
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
+
+# Gives pyiceberg's way to the files at a location.
+FileIoOf = Callable[[str], "FileIO"]
 
 GZIP_MAGIC = b"\x1f\x8b"
 _TABLE_FOLDERS = ("data", "metadata")
@@ -41,6 +45,9 @@ class Files(Protocol):
 
     def remove_table(self, location: str) -> None:
         """Remove the data and metadata files below a table's location."""
+
+    def file_io(self, location: str) -> "FileIO":
+        """pyiceberg's way to a location, for reading manifests."""
 
 
 class LocalFiles:
@@ -88,6 +95,11 @@ class LocalFiles:
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
+    def file_io(self, location: str) -> "FileIO":
+        from pyiceberg.io import load_file_io
+
+        return load_file_io({}, location)
+
 
 class ObjectFiles:
     """Any scheme that pyiceberg's FileIO knows, such as s3. An object is durable once its write returns."""
@@ -95,14 +107,15 @@ class ObjectFiles:
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
 
-    def _io(self, location: str) -> "FileIO":
+    def file_io(self, location: str) -> "FileIO":
+        """pyiceberg's way to a location."""
         from pyiceberg.io import load_file_io
 
         return load_file_io(self._properties, location)
 
     def read(self, location: str) -> bytes:
         try:
-            with self._io(location).new_input(location).open() as stream:
+            with self.file_io(location).new_input(location).open() as stream:
                 return unzipped(stream.read())
         except FileNotFoundError as error:
             raise _absent(location) from error
@@ -112,12 +125,12 @@ class ObjectFiles:
         return
 
     def write_new(self, location: str, data: bytes) -> None:
-        with self._io(location).new_output(location).create(overwrite=False) as stream:
+        with self.file_io(location).new_output(location).create(overwrite=False) as stream:
             stream.write(data)
 
     def remove(self, location: str) -> None:
         try:
-            self._io(location).delete(location)
+            self.file_io(location).delete(location)
         except FileNotFoundError:
             pass
 
@@ -145,6 +158,10 @@ class RoutedFiles:
     def __init__(self, properties: dict[str, str] | None = None) -> None:
         self._local = LocalFiles()
         self._objects = ObjectFiles(properties or {})
+
+    def file_io(self, location: str) -> "FileIO":
+        """pyiceberg's way to a location."""
+        return self._objects.file_io(location)
 
     def _of(self, location: str) -> Files:
         return self._local if is_local(location) else self._objects

@@ -23,13 +23,17 @@ from mainstem.catalog import (
     NewTable,
     NewView,
     NoSuchNamespace,
+    NoSuchPlan,
+    NoSuchPlanTask,
     NoSuchTable,
     NoSuchView,
     NoSuchWarehouse,
     TableIdent,
+    Unsupported,
 )
 from mainstem.catalog.catalog import Loaded
 from mainstem.catalog.metadata import with_referenced_snapshots_only
+from mainstem.catalog.planning import Scan, ScanRequest
 from mainstem.model import Conflict, Denied, Invalid, MainstemError, NotFound, OutcomeUnknown, Overloaded
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Call, Operation
@@ -219,6 +223,35 @@ def _rename_table(catalog: Catalog, asked: Asked) -> Answer:
     return Answer(204)
 
 
+def _plan_scan(catalog: Catalog, asked: Asked) -> Answer:
+    plan_id, scan = catalog.plan_scan(asked.ident, wire.decode(asked.body or b"{}", ScanRequest))
+    return _ok({"status": "completed", "plan-id": plan_id, **_tasks(scan)})
+
+
+def _fetch_plan(catalog: Catalog, asked: Asked) -> Answer:
+    return _ok({"status": "completed", **_tasks(catalog.planned_scan(asked.ident, asked.call.plan_id))})
+
+
+def _cancel_plan(catalog: Catalog, asked: Asked) -> Answer:
+    catalog.cancel_scan(asked.ident, asked.call.plan_id)
+    return Answer(204)
+
+
+def _fetch_tasks(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.FetchTasksRequest)
+    return _ok(_tasks(catalog.scan_tasks(asked.ident, body.plan_task)))
+
+
+def _tasks(scan: Scan) -> dict[str, Any]:
+    found = {
+        "plan-tasks": scan.plan_tasks,
+        "file-scan-tasks": scan.file_tasks,
+        # Clients refuse delete files that no task refers to.
+        "delete-files": scan.delete_files,
+    }
+    return {key: value for key, value in found.items() if value or key == "file-scan-tasks"}
+
+
 def _list_views(catalog: Catalog, asked: Asked) -> Answer:
     return _identifiers(catalog.views.list(asked.call.namespace), asked)
 
@@ -304,6 +337,8 @@ _CODES: dict[type[MainstemError], tuple[str, int]] = {
     NoSuchNamespace: ("NoSuchNamespaceException", 404),
     NoSuchTable: ("NoSuchTableException", 404),
     NoSuchView: ("NoSuchViewException", 404),
+    NoSuchPlan: ("NoSuchPlanIdException", 404),
+    NoSuchPlanTask: ("NoSuchPlanTaskException", 404),
     NoSuchWarehouse: ("NoSuchWarehouseException", 404),
     AlreadyExists: ("AlreadyExistsException", 409),
     NamespaceNotEmpty: ("NamespaceNotEmptyException", 409),
@@ -311,6 +346,7 @@ _CODES: dict[type[MainstemError], tuple[str, int]] = {
     Conflict: ("CommitFailedException", 409),
     NotFound: ("NotFoundException", 404),
     IllegalArgument: ("IllegalArgumentException", 400),
+    Unsupported: ("UnsupportedOperationException", 406),
     Invalid: ("BadRequestException", 400),
     Denied: ("ForbiddenException", 403),
     Overloaded: ("ServiceUnavailableException", 503),
@@ -336,6 +372,10 @@ _OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
     Operation.REPORT_METRICS: _report_metrics,
     Operation.RENAME_TABLE: _rename_table,
     Operation.COMMIT_TRANSACTION: _commit_transaction,
+    Operation.PLAN_SCAN: _plan_scan,
+    Operation.FETCH_PLAN: _fetch_plan,
+    Operation.CANCEL_PLAN: _cancel_plan,
+    Operation.FETCH_TASKS: _fetch_tasks,
     Operation.LIST_VIEWS: _list_views,
     Operation.CREATE_VIEW: _create_view,
     Operation.REGISTER_VIEW: _register_view,

@@ -101,6 +101,12 @@ class CommitTransactionRequest(msgspec.Struct, frozen=True, rename="kebab"):
     table_changes: list[CommitRequest]
 
 
+class FetchTasksRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Ask for the file tasks of a plan task."""
+
+    plan_task: str
+
+
 class _LoadTableResponse(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
     metadata: msgspec.Raw
     config: dict[str, str]

@@ -32,6 +32,10 @@ class Operation(StrEnum):
     REPORT_METRICS = "report-metrics"
     RENAME_TABLE = "rename-table"
     COMMIT_TRANSACTION = "commit-transaction"
+    PLAN_SCAN = "plan-scan"
+    FETCH_PLAN = "fetch-plan"
+    CANCEL_PLAN = "cancel-plan"
+    FETCH_TASKS = "fetch-tasks"
     LIST_VIEWS = "list-views"
     CREATE_VIEW = "create-view"
     REGISTER_VIEW = "register-view"
@@ -49,6 +53,7 @@ class Call(NamedTuple):
     namespace: tuple[str, ...] = ()
     # Of the table or the view.
     name: str = ""
+    plan_id: str = ""
 
 
 _ROUTES: tuple[tuple[str, str, Operation], ...] = (
@@ -70,6 +75,10 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/tables/{table}/metrics", Operation.REPORT_METRICS),
     ("POST", "tables/rename", Operation.RENAME_TABLE),
     ("POST", "transactions/commit", Operation.COMMIT_TRANSACTION),
+    ("POST", "namespaces/{namespace}/tables/{table}/plan", Operation.PLAN_SCAN),
+    ("GET", "namespaces/{namespace}/tables/{table}/plan/{plan-id}", Operation.FETCH_PLAN),
+    ("DELETE", "namespaces/{namespace}/tables/{table}/plan/{plan-id}", Operation.CANCEL_PLAN),
+    ("POST", "namespaces/{namespace}/tables/{table}/tasks", Operation.FETCH_TASKS),
     ("GET", "namespaces/{namespace}/views", Operation.LIST_VIEWS),
     ("POST", "namespaces/{namespace}/views", Operation.CREATE_VIEW),
     ("POST", "namespaces/{namespace}/register-view", Operation.REGISTER_VIEW),
@@ -96,7 +105,7 @@ def route(method: str, raw_path: str) -> Call | None:
             names = _match(pattern, segments)
             if names is not None:
                 name = names.get("table") or names.get("view", "")
-                return Call(operation, parse_namespace(names.get("namespace", "")), name)
+                return Call(operation, parse_namespace(names.get("namespace", "")), name, names.get("plan-id", ""))
     return None
 
 
