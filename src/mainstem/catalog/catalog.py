@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from mainstem.catalog import requirements as requirement_rules
 from mainstem.catalog import updates as update_rules
+from mainstem.catalog.access import Access, Grant
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
@@ -23,7 +24,8 @@ from mainstem.catalog.metadata import current_snapshot_id, new_document
 from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
 from mainstem.catalog.planning import Planner, Scan, ScanRequest
 from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Kind, Pointer, Store, Swap
+from mainstem.catalog.store import Kind, Mark, Pointer, Store, Swap
+from mainstem.catalog.tokens import Tokens
 from mainstem.catalog.views import Views, refuse_taken
 from mainstem.model import NOWHERE, Corrupt, Invalid, LogPosition, NotFound, OutcomeUnknown, Overloaded, TableName
 from mainstem.runtime.clock import Clock, SystemClock
@@ -114,6 +116,8 @@ class Catalog:
         on_commit: Callable[[Committed], None] | None = None,
         new_id: Callable[[], str] = _random_id,
         cache_bytes_max: int = CACHE_BYTES_MAX,
+        access: Access | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self._store = store
         self._files = files or RoutedFiles()
@@ -123,6 +127,8 @@ class Catalog:
         self._on_commit = on_commit
         self._new_id = new_id
         self._locks = TableLocks()
+        self.access = access or Access()
+        self.tokens = tokens or Tokens({}, "", 3600, self._clock)
         self._planner = Planner(self._files.file_io)
         self.views = Views(
             store=store,
@@ -257,6 +263,49 @@ class Catalog:
             loaded = self.load_table(ident)
             self._store.drop(ident, Kind.TABLE)
         return loaded
+
+    # --- access to files, and requests that are sent twice ---
+
+    def location(self, ident: TableIdent) -> str:
+        """The folder of a table."""
+        return self._existing(ident).location
+
+    def grant(self, loaded: Loaded, asked: str | None) -> Grant:
+        """What a client is given to reach the files of a table that it loaded."""
+        return self.access.grant(loaded.stored.document["location"], asked)
+
+    def sign(
+        self,
+        ident: TableIdent,
+        *,
+        method: str,
+        uri: str,
+        region: str,
+        headers: dict[str, list[str]],
+        body: str | None,
+    ) -> dict[str, list[str]]:
+        """Sign a request to the files of a table."""
+        return self.access.sign(
+            self.location(ident),
+            method=method,
+            uri=uri,
+            region=region,
+            headers=headers,
+            body=body,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def mark(self, key: str) -> Mark | None:
+        """What became of the request with an idempotency key."""
+        return self._store.mark(key)
+
+    def remember(self, mark: Mark) -> None:
+        """Keep what became of a request that wrote nothing."""
+        self._store.remember(mark)
+
+    def now_ms(self) -> int:
+        """The time by the catalog's clock."""
+        return self._clock.now_ms()
 
     # --- scans ---
 

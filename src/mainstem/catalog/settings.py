@@ -6,11 +6,13 @@ from typing import Annotated
 
 import msgspec
 
+from mainstem.catalog.access import Access
 from mainstem.catalog.catalog import Catalog, Committed
 from mainstem.catalog.files import RoutedFiles
 from mainstem.catalog.postgres_store import PostgresStore
 from mainstem.catalog.sqlite_store import SqliteStore
 from mainstem.catalog.store import Store
+from mainstem.catalog.tokens import Tokens
 from mainstem.runtime.clock import Clock
 
 # Empty text stands for "not set", because TOML has no null.
@@ -58,4 +60,8 @@ def make_catalog(
         files=RoutedFiles(settings.io),
         clock=clock,
         on_commit=on_commit,
+        access=Access(
+            settings.io, vend_credentials=settings.vend_credentials, sign_requests=settings.sign_requests
+        ),
+        tokens=Tokens(settings.clients, settings.token_secret, settings.token_s, clock),
     )

@@ -9,18 +9,22 @@ from mainstem.wire.iceberg_rest.messages import (
     CreateViewRequest,
     FetchTasksRequest,
     Identifier,
+    Named,
     RegisterTableRequest,
     RegisterViewRequest,
     RenameTableRequest,
+    SignRequest,
     UpdateNamespaceRequest,
+    credentials,
     decode,
     encode,
     encode_error,
     encode_load_table,
     etag,
+    is_match,
 )
 from mainstem.wire.iceberg_rest.pages import Page, paginate
-from mainstem.wire.iceberg_rest.routes import ENDPOINTS, Call, Operation, parse_namespace, route
+from mainstem.wire.iceberg_rest.routes import ENDPOINTS, Call, Operation, parse_namespace, route, sign_path
 
 __all__ = [
     "ENDPOINTS",
@@ -33,18 +37,23 @@ __all__ = [
     "CreateViewRequest",
     "FetchTasksRequest",
     "Identifier",
+    "Named",
     "Operation",
     "Page",
     "RegisterTableRequest",
     "RegisterViewRequest",
     "RenameTableRequest",
+    "SignRequest",
     "UpdateNamespaceRequest",
+    "credentials",
     "decode",
     "encode",
     "encode_error",
     "encode_load_table",
     "etag",
+    "is_match",
     "paginate",
     "parse_namespace",
     "route",
+    "sign_path",
 ]

@@ -6,7 +6,7 @@ undecoded: a namespace or a table name may hold a slash, which is only told from
 
 from enum import StrEnum
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 LEVEL_SEPARATOR = "\x1f"
 
@@ -36,6 +36,8 @@ class Operation(StrEnum):
     FETCH_PLAN = "fetch-plan"
     CANCEL_PLAN = "cancel-plan"
     FETCH_TASKS = "fetch-tasks"
+    LOAD_CREDENTIALS = "load-credentials"
+    SIGN = "sign"
     LIST_VIEWS = "list-views"
     CREATE_VIEW = "create-view"
     REGISTER_VIEW = "register-view"
@@ -79,6 +81,8 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("GET", "namespaces/{namespace}/tables/{table}/plan/{plan-id}", Operation.FETCH_PLAN),
     ("DELETE", "namespaces/{namespace}/tables/{table}/plan/{plan-id}", Operation.CANCEL_PLAN),
     ("POST", "namespaces/{namespace}/tables/{table}/tasks", Operation.FETCH_TASKS),
+    ("GET", "namespaces/{namespace}/tables/{table}/credentials", Operation.LOAD_CREDENTIALS),
+    ("POST", "namespaces/{namespace}/tables/{table}/sign", Operation.SIGN),
     ("GET", "namespaces/{namespace}/views", Operation.LIST_VIEWS),
     ("POST", "namespaces/{namespace}/views", Operation.CREATE_VIEW),
     ("POST", "namespaces/{namespace}/register-view", Operation.REGISTER_VIEW),
@@ -107,6 +111,11 @@ def route(method: str, raw_path: str) -> Call | None:
                 name = names.get("table") or names.get("view", "")
                 return Call(operation, parse_namespace(names.get("namespace", "")), name, names.get("plan-id", ""))
     return None
+
+
+def sign_path(namespace: tuple[str, ...], table: str) -> str:
+    """Where requests to a table's files are signed, below the catalog's address."""
+    return f"v1/namespaces/{quote(LEVEL_SEPARATOR.join(namespace), safe='')}/tables/{quote(table, safe='')}/sign"
 
 
 def parse_namespace(text: str) -> tuple[str, ...]:
