@@ -4,16 +4,18 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 JARS  := $(VENV)/.jars
+TS    := clients/typescript
+NODE  := $(TS)/node_modules/.package-lock.json
 PYTHON ?= python3
 DATA  ?= data
 HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check serve bench soak lock clean
+.PHONY: help setup demo test test-typescript check serve bench soak lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(JARS) ## Make .venv with everything in it, the `mainstem` command included
 
@@ -39,6 +41,14 @@ serve: setup ## Start the server and keep it up (DATA=data HOST=127.0.0.1 PORT=8
 
 test: setup ## Run the tests
 	@$(PY) -m pytest -m "not soak" $(ARGS)
+	@$(MAKE) --no-print-directory test-typescript
+
+test-typescript: ## Run the tests of the TypeScript client
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm test --silent; \
+	else echo "skipped: the TypeScript client's tests need Node 20 or newer, and there is no npm"; fi
+
+$(NODE): $(TS)/package-lock.json
+	@cd $(TS) && npm ci --silent
 
 soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
 	@KILLS=$(or $(KILLS),200) SEED=$(or $(SEED),1) $(PY) -m pytest -m soak $(ARGS)
@@ -47,6 +57,7 @@ check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
+	@$(PY) $(TS)/vectors/generate.py --check
 
 bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)

@@ -28,6 +28,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 100
     batch_size: int = 500
     keys: int = 300_000
+    # Every key once, in order, from this one on; None draws them at random.
+    first_key: int | None = None
     tables: tuple[str, ...] = ("events",)
     # Batches per second over all connections; None is as fast as the window allows.
     rate: float | None = None
@@ -49,14 +51,16 @@ class Result(msgspec.Struct, kw_only=True):
     nacks: int = 0
 
 
-def make_events(rng: random.Random, size: int, keys: int, table: str, first_sequence: int = 0) -> list[dict[str, Any]]:
-    """Whole rows of about 220 bytes of JSON each, ten columns, keys drawn at random."""
+def make_events(
+    rng: random.Random, size: int, keys: int, table: str, first_key: int | None = None
+) -> list[dict[str, Any]]:
+    """Whole rows, about 220 bytes of JSON each; keys drawn at random, or in order from `first_key` on."""
     events = []
     for index in range(size):
-        key = rng.randrange(keys)
+        key = rng.randrange(keys) if first_key is None else first_key + index
         events.append(
             {
-                "sequence": first_sequence + index,
+                "sequence": index,
                 "timestamp": 1_767_225_600_000 + index,
                 "operation": "UPDATE",
                 "table": table,
@@ -69,6 +73,7 @@ def make_events(rng: random.Random, size: int, keys: int, table: str, first_sequ
                     "ok": rng.random() < 0.5,
                     "city": rng.choice(("Oslo", "Lima", "Pune", "Bonn")),
                     "ts": 1_767_225_600_000 + index,
+                    "note": "as good as new",
                 },
             }
         )
@@ -81,8 +86,11 @@ def frames(plan: Plan, connection: int, count: int) -> list[tuple[int, bytes]]:
     source = f"{plan.source}-{connection}"
     made = []
     for sequence in range(1, count + 1):
-        table = plan.tables[(sequence + connection) % len(plan.tables)]
-        events = msgspec.json.encode(make_events(rng, plan.batch_size, plan.keys, table))
+        # In order: each table gets its own run of keys, whichever connection brings it.
+        turn = (sequence - 1) * plan.connections + connection
+        first = None if plan.first_key is None else plan.first_key + turn // len(plan.tables) * plan.batch_size
+        table = plan.tables[turn % len(plan.tables)]
+        events = msgspec.json.encode(make_events(rng, plan.batch_size, plan.keys, table, first))
         head = f'{{"type":"cdc_batch","timestamp":0,"sourceDoId":"{source}","sequenceNumber":{sequence},"events":'
         made.append((sequence, head.encode() + events + b"}"))
     return made

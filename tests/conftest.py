@@ -4,9 +4,14 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
 from mainstem.app.process import ServerProcess
+
+# A deadline per example measures the machine's other work, not ours.
+settings.register_profile("mainstem", deadline=None)
+settings.load_profile("mainstem")
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,14 @@
 """Types change midway, columns come and go, keys are of either kind: the table keeps every value."""
 
 import json
-from typing import Any
 
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, delete, insert, update
+from mainstem.wire.cdc import CdcEvent
 from tests.harness.judge import read_state
 
 
-async def _send(server: ServerProcess, source: str, *batches: list[dict[str, Any]]) -> None:
+async def _send(server: ServerProcess, source: str, *batches: list[CdcEvent]) -> None:
     """Each batch is flushed on its own, so that the table has to change between them."""
     async with CdcClient(server.ws_url, source=source) as client:
         for batch in batches:

@@ -56,7 +56,7 @@ async def _pipeline_pid(server: ServerProcess) -> int | None:
 async def _until_it_commits(server: ServerProcess) -> None:
     """Wait until the pipeline has committed something since now: a kill then meets warm work."""
     before = sum(table["covered"] for table in (await server.status())["tables"].values())
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         while sum(table["covered"] for table in (await server.status())["tables"].values()) <= before:
             await asyncio.sleep(0.1)
 

@@ -13,6 +13,7 @@ from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
+from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
@@ -24,6 +25,7 @@ from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, TableName
+from mainstem.query.engine import EngineSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -48,6 +50,9 @@ class Gateway:
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
+        self._queries: Queries = open_queries(
+            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log
+        )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
@@ -89,7 +94,12 @@ class Gateway:
     def app(self) -> Litestar:
         """The application that a server runs."""
         return Litestar(
-            route_handlers=[cdc_route(self.door), http.operations_router(self), catalog_router(self.catalog)],
+            route_handlers=[
+                cdc_route(self.door),
+                http.operations_router(self),
+                catalog_router(self.catalog),
+                self._queries.router,
+            ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
         )
@@ -107,6 +117,7 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         await self.door.drain(DRAIN_S_MAX)
+        await self._queries.engine.close()
         await self._log.close()
         await asyncio.to_thread(self.catalog.close)
 

@@ -86,7 +86,8 @@ class Supervisor:
             self._last_exit_ms = self._clock.now_ms()
             log.error("the pipeline died (%s); starting it again in %.1f s", self._last_exit, backoff_s)
             try:
-                await asyncio.wait_for(self._stopping.wait(), backoff_s)
+                async with asyncio.timeout(backoff_s):
+                    await self._stopping.wait()
             except TimeoutError:
                 backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
@@ -98,7 +99,8 @@ class Supervisor:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), STOP_S_MAX)
+            async with asyncio.timeout(STOP_S_MAX):
+                await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()

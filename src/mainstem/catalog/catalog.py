@@ -143,6 +143,11 @@ class Catalog:
         """Release the store."""
         self._store.close()
 
+    @property
+    def warehouse(self) -> str:
+        """The folder of all tables that the catalog itself placed."""
+        return self._locations.warehouse
+
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""
         if name and name != WAREHOUSE and name.rstrip("/") != self._locations.warehouse:

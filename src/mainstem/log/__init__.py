@@ -2,9 +2,10 @@
 
 from mainstem.log.companion import Companion, NoCompanion
 from mainstem.log.coverage import Coverage, TableLag
-from mainstem.log.embedded import Appended, Log, LogStats
+from mainstem.log.embedded import Log
 from mainstem.log.segments import SegmentInfo, TableSlice
 from mainstem.log.settings import LogSettings
+from mainstem.log.stats import Appended, LogStats
 
 __all__ = [
     "Appended",

@@ -8,19 +8,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from itertools import takewhile
 
-import msgspec
-
-from mainstem.log import companion as companions
 from mainstem.log import frames
 from mainstem.log.companion import Companion, NoCompanion
 from mainstem.log.disk import Disk, OsDisk
+from mainstem.log.keeper import Keeper
 from mainstem.log.lock import FolderLock
 from mainstem.log.opening import Found, Torn, find
 from mainstem.log.sealing import Sealer, SealerProcess
 from mainstem.log.segments import SegmentInfo, read_info, segment_name
 from mainstem.log.settings import LogSettings
+from mainstem.log.stats import Appended, LogStats
 from mainstem.log.wal import (
     Committed,
     Outcome,
@@ -34,7 +33,7 @@ from mainstem.log.wal import (
 )
 from mainstem.model.batch import Admitted
 from mainstem.model.errors import Corrupt, MainstemError, OutcomeUnknown, Overloaded
-from mainstem.model.hlc import Hlc, HlcClock
+from mainstem.model.hlc import HlcClock
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -42,37 +41,6 @@ logger = logging.getLogger(__name__)
 
 _SEAL_RETRY_S_MIN = 0.5
 _SEAL_RETRY_S_MAX = 30.0
-
-
-class Appended(NamedTuple):
-    """Where a durable batch stands: its positions, and the clock of its first change."""
-
-    first: LogPosition
-    last: LogPosition
-    hlc_first: Hlc
-
-
-class LogStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The log at a glance."""
-
-    durable: LogPosition
-    sealed: LogPosition
-    pending_bytes: int
-    unsealed_batches: int
-    unsealed_changes: int
-    unsealed_bytes: int
-    # When the oldest and newest batch that is not sealed arrived.
-    unsealed_oldest_ms: int | None
-    unsealed_newest_ms: int | None
-    utilization: float
-    segments: int
-    segment_bytes: int
-    sealing: bool
-    last_seal_ms: int | None
-    # Why appends are refused right now, and the last thing that went wrong while sealing or storing.
-    refusing: str | None
-    last_error: str | None
-    last_error_ms: int | None
 
 
 class Log:
@@ -102,22 +70,21 @@ class Log:
         self._durable = found.last
         self._sealed = found.sealed
         self._unsealed: deque[WalFile] = deque(found.unsealed)
-        # Sealed, but some batch in them may be missing in the stored companion.
-        self._spent: list[WalFile] = list(found.spent)
+        self._keeper = Keeper(settings, companion, clock, disk, found.spent)
         self._active: WalFile
         self._pending_bytes = 0
         self._unsealed_bytes = sum(file.bytes for file in self._unsealed)
         self._lock = lock
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._storing = asyncio.Lock()
+        self._dropping = asyncio.Lock()
         self._closing = False
         self._is_sealing = False
         self._seal_loop_task: asyncio.Task[None]
         self._rolls: set[asyncio.Future[str | None]] = set()
         self._flushes: list[tuple[LogPosition, asyncio.Future[None]]] = []
         self._listeners: list[Callable[[SegmentInfo], None]] = []
-        self._rolled_s = self._stored_s = clock.monotonic_s()
+        self._rolled_s = clock.monotonic_s()
         self._seal_retry_s = 0.0
         self._seal_not_before_s = 0.0
         self._last_seal_ms: int | None = None
@@ -167,8 +134,7 @@ class Log:
         except BaseException:
             await self._sealer.close()
             raise
-        if self._unsealed or self._spent:
-            self._wake.set()
+        self._wake.set()
         # Not in a task group: it must outlive the caller's scope, until `close`, which awaits it.
         self._seal_loop_task = asyncio.create_task(self._seal_loop(), name="mainstem-seal")
 
@@ -184,7 +150,7 @@ class Log:
         await self._seal_loop_task
         self._fail_flushes(self._shutting_down())
         try:
-            await self._store_companion()
+            await self._keep()
         except OSError as error:
             # Nothing is lost: the files of frames stay, and the next opening reads them again.
             logger.error("log.store_failed", extra={"error": describe(error)})
@@ -401,8 +367,8 @@ class Log:
                     await self._roll()
                 while self._unsealed and not self._closing and self._clock.monotonic_s() >= self._seal_not_before_s:
                     await self._seal_next()
-                if self._is_companion_due():
-                    await self._store_companion()
+                if self._keeper.due_in_s() == 0.0:
+                    await self._keep()
             # The task's edge: sealing is tried again, and says in `stats` why it has not worked yet.
             except (MainstemError, OSError) as error:
                 self._on_seal_failed(error)
@@ -426,8 +392,8 @@ class Log:
         elif self._active.batches:
             waits.append(self._rolled_s + self._settings.seal_interval_s - now_s)
             waits.append(self._settings.seal_age_s - (self._clock.now_ms() - self._active.oldest_ms) / 1000)
-        if self._spent:
-            waits.append(self._stored_s + self._settings.companion_interval_s - now_s)
+        if (due_in_s := self._keeper.due_in_s()) is not None:
+            waits.append(due_in_s)
         return max(0.0, min(waits)) if waits else None
 
     def _is_over_threshold(self) -> bool:
@@ -479,7 +445,7 @@ class Log:
         self._segment_bytes += info.bytes
         for _ in files:
             self._unsealed.popleft()
-        self._spent += files
+        self._keeper.sealed(files)
         self._unsealed_bytes -= sum(file.bytes for file in files)
         self._sealed = info.last
         self._last_seal_ms = self._clock.now_ms()
@@ -499,8 +465,8 @@ class Log:
         self._seal_retry_s = min(max(self._seal_retry_s * 2, _SEAL_RETRY_S_MIN), _SEAL_RETRY_S_MAX)
         now_s = self._clock.monotonic_s()
         self._seal_not_before_s = now_s + self._seal_retry_s
-        # A store or a roll that failed waits as well, or the loop would spin on it.
-        self._stored_s = self._rolled_s = now_s
+        # A roll that failed waits as well, or the loop would spin on it.
+        self._rolled_s = now_s
         logger.error("log.seal_failed", extra={"error": self._last_error, "retry_s": self._seal_retry_s})
         self._fail_flushes(
             Overloaded(
@@ -514,33 +480,10 @@ class Log:
             if not future.done():
                 future.set_exception(error)
 
-    # The companion, and what may be dropped
+    # Retention
 
-    def _is_companion_due(self) -> bool:
-        if not self._spent:
-            return False
-        waited_s = self._clock.monotonic_s() - self._stored_s
-        spent_bytes = sum(file.bytes for file in self._spent)
-        return waited_s >= self._settings.companion_interval_s or spent_bytes >= self._settings.companion_lag_bytes
-
-    async def _store_companion(self) -> None:
-        """Store the companion as of now, then drop the sealed files whose batches are all in it."""
-        async with self._storing:
-            # On the loop, so the dump is exactly what is durable: every batch up to `durable` was recorded.
-            stored = companions.Stored(self._durable, self._hlc.last, self._sealed, self._companion.dump())
-            spent, self._spent = self._spent, []
-            try:
-                await asyncio.to_thread(self._store_and_drop, stored, spent)
-            except OSError:
-                self._spent = spent + self._spent
-                raise
-            finally:
-                self._stored_s = self._clock.monotonic_s()
-
-    def _store_and_drop(self, stored: companions.Stored, spent: list[WalFile]) -> None:
-        companions.write(self._disk, self._settings.folder, self._settings.scratch_folder, stored)
-        for file in spent:
-            self._disk.remove(file.path)
+    async def _keep(self) -> None:
+        await self._keeper.store(lambda: (self._durable, self._hlc.last, self._sealed))
 
     async def drop_segments(
         self, is_done: Callable[[SegmentInfo], bool], older_than_ms: int
@@ -550,17 +493,16 @@ class Log:
         It stops at the first one that must stay: what is kept never has a hole.
         """
         limit_ms = self._clock.now_ms() - older_than_ms
-        dropped: list[SegmentInfo] = []
-        for segment in self._segments:
-            if segment.arrival_max_ms > limit_ms or not is_done(segment):
-                break
-            dropped.append(segment)
-        if dropped:
-            # The files of frames behind them must not be sealed a second time after a crash.
-            await self._store_companion()
-            await asyncio.to_thread(self._remove_segments, dropped)
-            del self._segments[: len(dropped)]
-            self._segment_bytes -= sum(segment.bytes for segment in dropped)
+        async with self._dropping:
+            dropped = list(
+                takewhile(lambda one: one.arrival_max_ms <= limit_ms and is_done(one), self._segments)
+            )
+            if dropped:
+                # The files of frames behind them must not be sealed a second time after a crash.
+                await self._keep()
+                await asyncio.to_thread(self._remove_segments, dropped)
+                del self._segments[: len(dropped)]
+                self._segment_bytes -= sum(segment.bytes for segment in dropped)
         return dropped
 
     def _remove_segments(self, segments: list[SegmentInfo]) -> None:

@@ -1,10 +1,13 @@
-"""From segment rows to typed rows: DataFrame in, DataFrame out, built-in functions only."""
+"""From segment rows to typed rows: frame in, frame out, built-in functions only.
+
+Expressions are SQL text: a column built object by object costs a call to the JVM for every node of it, which on a small
+batch adds up to more than the work itself. For the same reason nothing that changes from batch to batch (a position, a
+clock) may stand in an expression where it can be avoided: Spark compiles a query's code anew for every new constant.
+"""
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from mainstem.model.names import TableName
@@ -34,6 +37,22 @@ SEGMENT_SCHEMA = StructType(
     ]
 )
 
+_HISTORY = (
+    "position AS _position",
+    "hlc AS _hlc",
+    "op AS _op",
+    "key AS _key",
+    "columns AS _columns",
+    "before AS _before",
+    "source AS _source",
+    "batch_sequence AS _batch_sequence",
+    "sequence AS _sequence",
+    "id AS _id",
+    "timestamp_millis(arrival_ms) AS _time",
+    "timestamp_millis(source_time_ms) AS _source_time",
+    "metadata AS _metadata",
+)
+
 _SPARK_TYPES = {
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
@@ -42,6 +61,13 @@ _SPARK_TYPES = {
 }
 _UUID = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 _SHOWN_LENGTH_MAX = 80
+_ROW = "__row"
+_TEXTS = "__texts"
+
+
+def literal(text: str) -> str:
+    """A string in Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def read_segments(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -49,39 +75,20 @@ def read_segments(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     return spark.read.schema(SEGMENT_SCHEMA).parquet(*paths)
 
 
-def of_table(rows: DataFrame, table: TableName, after: LogPosition, until: LogPosition) -> DataFrame:
-    """One table's rows in a range of positions. Segments are sorted by table, so Parquet skips the others."""
-    return rows.where(
-        (sf.col("namespace") == table.namespace)
-        & (sf.col("table") == table.table)
-        & (sf.col("position") > sf.lit(int(after)))
-        & (sf.col("position") <= sf.lit(int(until)))
-    )
+def of_table(rows: DataFrame, table: TableName, after: LogPosition | None) -> DataFrame:
+    """One table's rows, past a position where some are not. Segments are sorted by table, so Parquet skips others."""
+    condition = f"namespace = {literal(table.namespace)} AND `table` = {literal(table.table)}"
+    return rows.where(condition if after is None else f"{condition} AND position > {int(after)}L")
 
 
-def as_history(rows: DataFrame, *more: SparkColumn) -> DataFrame:
+def as_history(rows: DataFrame) -> DataFrame:
     """The change as it came."""
-    return rows.select(
-        sf.col("position").alias("_position"),
-        sf.col("hlc").alias("_hlc"),
-        sf.col("op").alias("_op"),
-        sf.col("key").alias("_key"),
-        sf.col("columns").alias("_columns"),
-        sf.col("before").alias("_before"),
-        sf.col("source").alias("_source"),
-        sf.col("batch_sequence").alias("_batch_sequence"),
-        sf.col("sequence").alias("_sequence"),
-        sf.col("id").alias("_id"),
-        sf.timestamp_millis("arrival_ms").alias("_time"),
-        sf.timestamp_millis("source_time_ms").alias("_source_time"),
-        sf.col("metadata").alias("_metadata"),
-        *more,
-    )
+    return rows.selectExpr(*_HISTORY)
 
 
 def as_dead_letters(rows: DataFrame) -> DataFrame:
     """The change as it came, and why its table cannot take it. `rows` have the reason in `error`."""
-    return as_history(rows, sf.col("error").alias("_reason"))
+    return rows.selectExpr(*_HISTORY, "error AS _reason")
 
 
 def spark_type(column_type: ColumnType) -> str:
@@ -96,29 +103,25 @@ def is_checked(column: Column) -> bool:
 
 def judged(rows: DataFrame, columns: Sequence[Column], refused: frozenset[str]) -> DataFrame:
     """Put into `error` why a row does not fit its table; null where it does."""
-    reasons: list[SparkColumn] = [sf.col("error")]
+    reasons = ["error"]
     if refused:
-        known = sf.array(*(sf.lit(column.name) for column in columns))
-        over = sf.size(sf.array_except(sf.json_object_keys("columns"), known)) > 0
-        reasons.append(sf.when(over, sf.lit(f"the table has {TABLE_COLUMNS_MAX} columns, which is the limit")))
+        known = ", ".join(literal(column.name) for column in columns)
+        over = f"size(array_except(json_object_keys(columns), array({known}))) > 0"
+        reason = literal(f"the table has {TABLE_COLUMNS_MAX} columns, which is the limit")
+        reasons.append(f"CASE WHEN {over} THEN {reason} END")
     checked = [column for column in columns if is_checked(column)]
     for column in checked:
-        text = sf.col(_TEXTS)[column.name]
-        shown = sf.concat(sf.lit(f"{column.name}: '"), sf.left(text, sf.lit(_SHOWN_LENGTH_MAX)))
-        reason = sf.concat(shown, sf.lit(f"' is not {column.type}"))
-        reasons.append(sf.when(text.isNotNull() & _value(column).isNull(), reason))
-    return _with_row(rows, checked).select(
-        *(name for name in SEGMENT_SCHEMA.names if name != "error"), sf.coalesce(*reasons).alias("error")
-    )
+        text = f"{_TEXTS}.{quoted(column.name)}"
+        shown = f"concat({literal(column.name + ': ')}, '\\'', left({text}, {_SHOWN_LENGTH_MAX}), '\\'',"
+        reason = f"{shown} {literal(f' is not {column.type}')})"
+        reasons.append(f"CASE WHEN {text} IS NOT NULL AND {_value(column)} IS NULL THEN {reason} END")
+    others = [quoted(name) for name in SEGMENT_SCHEMA.names if name != "error"]
+    return _with_row(rows, checked).selectExpr(*others, f"coalesce({', '.join(reasons)}) AS error")
 
 
-def with_values(rows: DataFrame, columns: Sequence[Column]) -> tuple[DataFrame, list[SparkColumn]]:
+def with_values(rows: DataFrame, columns: Sequence[Column]) -> tuple[DataFrame, list[str]]:
     """Read the rows' JSON once; the second part gives each column's typed value on the first, in order."""
     return _with_row(rows, columns), [_value(column) for column in columns]
-
-
-_ROW = "__row"
-_TEXTS = "__texts"
 
 
 def _with_row(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -131,19 +134,19 @@ def _with_row(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
     ]
     parsed = []
     if fields:
-        parsed.append(sf.from_json("columns", ", ".join(fields)).alias(_ROW))
+        parsed.append(f"from_json(columns, {literal(', '.join(fields))}) AS {_ROW}")
     if texts:
-        parsed.append(sf.from_json("columns", ", ".join(texts)).alias(_TEXTS))
-    return rows.select("*", *parsed)
+        parsed.append(f"from_json(columns, {literal(', '.join(texts))}) AS {_TEXTS}")
+    return rows.selectExpr("*", *parsed)
 
 
-def _value(column: Column) -> SparkColumn:
+def _value(column: Column) -> str:
     if not is_checked(column) or decimal_of(column.type):
         # A decimal is read as such: through text it would pass a double.
-        return sf.col(_ROW)[column.name]
-    text = sf.col(_TEXTS)[column.name]
+        return f"{_ROW}.{quoted(column.name)}"
+    text = f"{_TEXTS}.{quoted(column.name)}"
     if column.type == "uuid":
-        return sf.when(text.rlike(_UUID), text)
+        return f"CASE WHEN {text} RLIKE {literal(_UUID)} THEN {text} END"
     if column.type == "binary":
-        return sf.try_to_binary(text, sf.lit("base64"))
-    return text.try_cast(spark_type(column.type))
+        return f"try_to_binary({text}, 'base64')"
+    return f"try_cast({text} AS {spark_type(column.type)})"

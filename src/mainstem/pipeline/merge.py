@@ -3,23 +3,25 @@
 Two ways to the same rows. Where every row of the batch is whole and newer than all the table has seen, the last row
 of each key simply is the new row. Otherwise each column is merged on its own by (clock, source), with the old rows of
 the batch's keys and the deletes that may be newer than a late change.
+
+Per column the general way carries an `order` (clock, source, and a text that decides ties) and a `value`; a null order
+says that the column is not there, which is not the same as a null value.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 
 from mainstem.model.position import LogPosition
-from mainstem.pipeline.changes import with_values
+from mainstem.pipeline.changes import literal, with_values
 from mainstem.pipeline.lake import quoted
 from mainstem.tables.evolution import Column
 from mainstem.tables.layout import CLOCKS, HLC, KEY, POSITION, SOURCE
 from mainstem.tables.types import STRING, VARIANT, Kind
 
 DELETE = "delete"
+_NO_TOMBSTONE = "CAST(NULL AS struct<hlc: bigint, source: string>) AS tombstone"
 
 
 def latest_rows(rows: DataFrame, last: DataFrame, columns: Sequence[Column]) -> DataFrame:
@@ -27,16 +29,15 @@ def latest_rows(rows: DataFrame, last: DataFrame, columns: Sequence[Column]) -> 
 
     `last` holds the `_position` of each key's last change. It is broadcast, so the JSON of the losers is never parsed.
     """
-    is_last = sf.col("position") == last[POSITION]
-    upserts = rows.where(sf.col("op") != DELETE).join(last, is_last, "left_semi")
+    upserts = rows.where(f"op != '{DELETE}'").join(last, rows["position"] == last[POSITION], "left_semi")
     parsed, values = with_values(upserts, columns)
-    return parsed.select(
-        *(value.alias(column.stored) for column, value in zip(columns, values, strict=True)),
-        sf.col("key").alias(KEY),
-        sf.col("hlc").alias(HLC),
-        sf.col("source").alias(SOURCE),
-        sf.col("position").alias(POSITION),
-        sf.lit(None).cast("string").alias(CLOCKS),
+    return parsed.selectExpr(
+        *(f"{value} AS {quoted(column.stored)}" for column, value in zip(columns, values, strict=True)),
+        f"key AS {KEY}",
+        f"hlc AS {HLC}",
+        f"source AS {SOURCE}",
+        f"position AS {POSITION}",
+        f"CAST(NULL AS string) AS {CLOCKS}",
     )
 
 
@@ -54,124 +55,105 @@ def merged_rows(
     evidence = _of_changes(rows, columns).unionByName(_of_old_rows(old_rows, columns, since))
     if tombstones is not None:
         evidence = evidence.unionByName(_of_tombstones(tombstones), allowMissingColumns=True)
-    merged = evidence.groupBy(KEY).agg(
-        sf.max(POSITION).alias(POSITION),
-        sf.max("tombstone").alias("tombstone"),
-        *(
-            sf.max_by(sf.struct(_order(i)["hlc"], _order(i)["source"], f"value{i}"), _order(i)).alias(f"cell{i}")
-            for i in range(len(columns))
-        ),
+    # Grouping in SQL text: see `changes` on the cost of building expressions.
+    cells = [
+        f"max_by(struct(order{i}.hlc AS hlc, order{i}.source AS source, value{i} AS value), order{i}) AS cell{i}"
+        for i in range(len(columns))
+    ]
+    merged = evidence.sparkSession.sql(
+        f"SELECT {KEY}, max({POSITION}) AS {POSITION}, max(tombstone) AS tombstone, {', '.join(cells)}"
+        f" FROM {{evidence}} GROUP BY {KEY}",
+        evidence=evidence,
     )
     return _visible(merged, columns)
 
 
-def _order(index: int) -> SparkColumn:
-    return sf.col(f"order{index}")
-
-
 def _of_changes(rows: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    """What each change says: a stamp and a value per column it has, or a tombstone."""
+    """What each change says: an order and a value per column it has, or a tombstone."""
     parsed, values = with_values(rows, columns)
-    is_delete = sf.col("op") == DELETE
-    written = parsed.select("*", sf.json_object_keys("columns").alias("__keys"))
-    cells: list[SparkColumn] = []
-    for index, (column, value) in enumerate(zip(columns, values, strict=True)):
-        present = ~is_delete & sf.array_contains("__keys", column.name)
-        cells.append(sf.when(present, _stamp("hlc", "source", column, value)).alias(f"order{index}"))
-        cells.append(sf.when(present, value).alias(f"value{index}"))
-    return written.select(
-        sf.col("key").alias(KEY),
-        sf.col("position").alias(POSITION),
-        sf.when(is_delete, sf.struct("hlc", "source")).alias("tombstone"),
+    is_delete = f"op = '{DELETE}'"
+    cells = []
+    for i, (column, value) in enumerate(zip(columns, values, strict=True)):
+        present = f"NOT {is_delete} AND array_contains(__keys, {literal(column.name)})"
+        order = f"struct(hlc, source, {_tie(column, value)} AS tie)"
+        cells.append(f"CASE WHEN {present} THEN {order} END AS order{i}")
+        cells.append(f"CASE WHEN {present} THEN {value} END AS value{i}")
+    return parsed.selectExpr("*", "json_object_keys(columns) AS __keys").selectExpr(
+        f"key AS {KEY}",
+        f"position AS {POSITION}",
+        f"CASE WHEN {is_delete} THEN struct(hlc, source) END AS tombstone",
         *cells,
     )
 
 
 def _of_old_rows(old_rows: DataFrame, columns: Sequence[Column], since: Mapping[str, LogPosition]) -> DataFrame:
     """What a stored row says: its own stamp for every column it had then, or the stamps it carries."""
-    clocked = old_rows.select("*", sf.from_json(CLOCKS, "map<string, array<string>>").alias("__clocks"))
-    cells: list[SparkColumn] = []
-    for index, column in enumerate(columns):
-        value = sf.col(quoted(column.stored))
-        clock = sf.try_element_at("__clocks", sf.lit(column.name))
-        had = sf.col(POSITION) > sf.lit(int(since.get(column.name, 0)))
-        stamp = sf.when(
-            sf.col(CLOCKS).isNull(), sf.when(had, _stamp(HLC, SOURCE, column, value))
-        ).when(
-            clock.isNotNull(),
-            sf.struct(
-                clock[0].cast("long").alias("hlc"), clock[1].alias("source"), _tie(column, value).alias("tie")
-            ),
+    cells = []
+    for i, column in enumerate(columns):
+        value = quoted(column.stored)
+        tie = f"{_tie(column, value)} AS tie"
+        own = f"struct({HLC} AS hlc, {SOURCE} AS source, {tie})"
+        if column.name in since:
+            own = f"CASE WHEN {POSITION} > {int(since[column.name])}L THEN {own} END"
+        clock = f"try_element_at(__clocks, {literal(column.name)})"
+        carried = f"struct(CAST({clock}[0] AS bigint) AS hlc, {clock}[1] AS source, {tie})"
+        cells.append(
+            f"CASE WHEN {CLOCKS} IS NULL THEN {own} WHEN {clock} IS NOT NULL THEN {carried} END AS order{i}"
         )
-        cells.append(stamp.alias(f"order{index}"))
-        cells.append(value.alias(f"value{index}"))
-    return clocked.select(
-        sf.col(KEY),
-        sf.lit(None).cast("long").alias(POSITION),
-        sf.lit(None).cast("struct<hlc: bigint, source: string>").alias("tombstone"),
-        *cells,
-    )
+        cells.append(f"{value} AS value{i}")
+    clocked = old_rows.selectExpr("*", f"from_json({CLOCKS}, 'map<string, array<string>>') AS __clocks")
+    return clocked.selectExpr(KEY, f"CAST(NULL AS bigint) AS {POSITION}", _NO_TOMBSTONE, *cells)
 
 
 def _of_tombstones(tombstones: DataFrame) -> DataFrame:
-    return tombstones.select(
-        sf.col(KEY),
-        sf.lit(None).cast("long").alias(POSITION),
-        sf.struct(sf.col(HLC).alias("hlc"), sf.col(SOURCE).alias("source")).alias("tombstone"),
-    )
+    stamp = f"struct({HLC} AS hlc, {SOURCE} AS source) AS tombstone"
+    return tombstones.selectExpr(KEY, f"CAST(NULL AS bigint) AS {POSITION}", stamp)
 
 
-def _stamp(hlc: str, source: str, column: Column, value: SparkColumn) -> SparkColumn:
-    return sf.struct(sf.col(hlc).alias("hlc"), sf.col(source).alias("source"), _tie(column, value).alias("tie"))
-
-
-def _tie(column: Column, value: SparkColumn) -> SparkColumn:
+def _tie(column: Column, value: str) -> str:
     """One source never writes a column twice with one clock; if it does, the greater JSON text wins, as in Python."""
     if column.type == VARIANT:
-        text = sf.to_json(value)
+        text = f"to_json({value})"
     elif column.type == STRING and column.kind is not Kind.JSON:
-        text = sf.concat(sf.lit('"'), value, sf.lit('"'))
+        text = f"concat('\"', {value}, '\"')"
     else:
-        text = value.cast("string")
-    return sf.coalesce(text, sf.lit("null"))
+        text = f"CAST({value} AS string)"
+    return f"coalesce({text}, 'null')"
 
 
 def _visible(merged: DataFrame, columns: Sequence[Column]) -> DataFrame:
     """Drop what is not newer than its key's tombstone; rows of which nothing is left are not there."""
-    alive = merged.select(
+    alive = merged.selectExpr(
         KEY,
         POSITION,
         *(
-            sf.when(
-                sf.col("tombstone").isNull() | (_stamp_of(sf.col(f"cell{i}")) > sf.col("tombstone")), sf.col(f"cell{i}")
-            ).alias(f"cell{i}")
+            f"CASE WHEN tombstone IS NULL OR struct(cell{i}.hlc AS hlc, cell{i}.source AS source) > tombstone"
+            f" THEN cell{i} END AS cell{i}"
             for i in range(len(columns))
         ),
     )
-    cells = [sf.col(f"cell{i}") for i in range(len(columns))]
-    stamps = sf.array(*(sf.when(cell.isNotNull(), _stamp_of(cell)) for cell in cells))
-    stamped = alive.select("*", stamps.alias("__stamps")).select("*", sf.array_max("__stamps").alias("__stamp"))
-    uniform = sf.forall("__stamps", lambda stamp: stamp.isNotNull() & (stamp == sf.col("__stamp")))
-    return stamped.where(sf.col("__stamp").isNotNull()).select(
-        *(sf.col(f"cell{i}")[f"value{i}"].alias(column.stored) for i, column in enumerate(columns)),
-        sf.col(KEY),
-        sf.col("__stamp")["hlc"].alias(HLC),
-        sf.col("__stamp")["source"].alias(SOURCE),
-        sf.col(POSITION),
-        sf.when(~uniform, _clocks(columns)).alias(CLOCKS),
+    stamps = [
+        f"CASE WHEN cell{i} IS NOT NULL THEN struct(cell{i}.hlc AS hlc, cell{i}.source AS source) END"
+        for i in range(len(columns))
+    ]
+    stamped = alive.selectExpr("*", f"array({', '.join(stamps)}) AS __stamps")
+    stamped = stamped.selectExpr("*", "array_max(__stamps) AS __stamp").where("__stamp IS NOT NULL")
+    uniform = "forall(__stamps, stamp -> stamp IS NOT NULL AND stamp = __stamp)"
+    return stamped.selectExpr(
+        *(f"cell{i}.value AS {quoted(column.stored)}" for i, column in enumerate(columns)),
+        KEY,
+        f"__stamp.hlc AS {HLC}",
+        f"__stamp.source AS {SOURCE}",
+        POSITION,
+        f"CASE WHEN NOT {uniform} THEN {_clocks(columns)} END AS {CLOCKS}",
     )
 
 
-def _stamp_of(cell: SparkColumn) -> SparkColumn:
-    return sf.struct(cell["hlc"].alias("hlc"), cell["source"].alias("source"))
-
-
-def _clocks(columns: Sequence[Column]) -> SparkColumn:
+def _clocks(columns: Sequence[Column]) -> str:
     """JSON {column: [hlc, source]} of the columns that the row has."""
     entries = []
-    for index, column in enumerate(columns):
-        cell = sf.col(f"cell{index}")
-        name = json.dumps(column.name, ensure_ascii=False)
-        source = sf.substring(sf.to_json(sf.array(cell["source"])), 2, 2**31 - 1)
-        entries.append(sf.when(cell.isNotNull(), sf.concat(sf.lit(f"{name}:["), cell["hlc"], sf.lit(","), source)))
-    return sf.concat(sf.lit("{"), sf.concat_ws(",", *entries), sf.lit("}"))
+    for i, column in enumerate(columns):
+        name = literal(json.dumps(column.name, ensure_ascii=False) + ":[")
+        source = f"substring(to_json(array(cell{i}.source)), 2)"
+        entries.append(f"CASE WHEN cell{i} IS NOT NULL THEN concat({name}, cell{i}.hlc, ',', {source}) END")
+    return f"concat('{{', concat_ws(',', {', '.join(entries)}), '}}')"

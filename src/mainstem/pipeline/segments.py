@@ -75,13 +75,12 @@ class TableSlice:
     # JSON types seen per column, and the columns that every row that is not a delete has.
     columns: Mapping[str, frozenset[str]]
     always: frozenset[str]
-    # Every row after the covered position is known to come from segments that began after it.
-    whole_segments: bool
+    # The table's first position in these segments. It may already be covered, after a crash.
+    first: LogPosition
 
-    @property
-    def upserts(self) -> int:
-        """Rows that are neither deletes nor refused by the sealer. Exact only for whole segments."""
-        return self.count - self.errors - self.deletes
+    def past(self, covered: LogPosition) -> LogPosition | None:
+        """The position to filter by, or None where every row is past what is covered."""
+        return covered if covered >= self.first else None
 
     @property
     def paths(self) -> list[str]:
@@ -182,7 +181,7 @@ def slice_for(
         hlc_max=max(clocks_max, default=0),
         columns={column: frozenset(json_types) for column, json_types in seen.items()},
         always=frozenset(set.intersection(*with_upserts)) if with_upserts else frozenset(seen),
-        whole_segments=all(footer.first > covered for footer in footers),
+        first=LogPosition(min(footer.first for footer in footers)),
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
@@ -108,7 +107,7 @@ class TableWriter:
         if run.errors or _may_not_fit(plan):
             rows = judged(rows, plan.columns, plan.refused)
             self._write_dead_letters(rows, run)
-            rows = rows.where(sf.col("error").isNull())
+            rows = rows.where("error IS NULL")
         if state is None:
             assert history is not None
             self._write_history(history, rows, run)
@@ -140,14 +139,14 @@ class TableWriter:
         if run.count == run.errors:
             history.mark(after)
             return
-        append(history, as_history(of_table(rows, self._name, before.position, run.last)), after)
+        append(history, as_history(of_table(rows, self._name, run.past(before.position))), after)
 
     def _write_dead_letters(self, rows: DataFrame, run: TableSlice) -> None:
         existing = self._lake.load(self._name.dead_letters)
         before = _marks(existing)
         if before.position >= run.last:
             return
-        letters = of_table(rows, self._name, before.position, run.last).where(sf.col("error").isNotNull())
+        letters = of_table(rows, self._name, run.past(before.position)).where("error IS NOT NULL")
         if letters.isEmpty():
             return
         table = existing or self._log_table(self._name.dead_letters, DEAD_LETTER_COLUMNS)
@@ -164,7 +163,7 @@ class TableWriter:
             # Only dead letters, or only deletes and empty rows for a table that never had a column.
             state.mark(after)
             return
-        changes = of_table(rows, self._name, before.position, run.last)
+        changes = of_table(rows, self._name, run.past(before.position))
         keys = None if _may_not_fit(plan) else keys_of_segments(self._sql, run, before.position)
         if keys is None:
             keys = keys_of_rows(changes)
@@ -188,8 +187,8 @@ class TableWriter:
         """Deletes of the keys that a late change may be older than. None where no change is late."""
         if run.hlc_min > before.hlc_max:
             return None
-        is_later = (sf.col("_op") == DELETE) & (sf.col(HLC) >= run.hlc_min) & (sf.col(POSITION) <= int(before.position))
-        deletes = self._lake.spark.table(history.identifier).where(is_later)
+        later = f"_op = '{DELETE}' AND {HLC} >= {run.hlc_min}L AND {POSITION} <= {int(before.position)}L"
+        deletes = self._lake.spark.table(history.identifier).where(later)
         return deletes.select(KEY, HLC, SOURCE).join(keys, KEY, "left_semi")
 
     def _evolve(self, state: LakeTable, run: TableSlice) -> Evolution:

@@ -1,10 +1,9 @@
 """A Spark session for the whole run, a catalog per test, and segments written as the log's sealer writes them."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from mainstem.app.jars import ensure_jars
 from mainstem.model import Change, Operation, TableName
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import Lake
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
-from mainstem.pipeline.segments import SegmentFolder
+from mainstem.pipeline.segments import Segment, SegmentFolder
 from mainstem.pipeline.session import SessionSettings, build_session, join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
-
-JARS = Path(os.environ.get("MAINSTEM_TEST_JARS", Path.home() / ".ivy2.5.2" / "jars"))
 
 _SCHEMA = pa.schema(
     [
@@ -128,15 +126,12 @@ def _count(table: dict[str, Any], change: Change, error: str | None) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session: starting one takes ten seconds."""
-    jars = [str(path) for path in JARS.glob("*.jar") if "iceberg-spark-runtime" in path.name]
-    if not jars:
-        pytest.skip(f"no Iceberg jars in {JARS}")
     session = build_session(
         SessionSettings(
             app="mainstem-tests",
             master="local[2]",
             driver_memory="2g",
-            jars=tuple(jars),
+            jars=tuple(str(jar) for jar in ensure_jars()),
             python=sys.executable,
             catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
         )
@@ -153,17 +148,12 @@ def side_jobs(spark: SparkSession) -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
-class Bench:
-    """One namespace of the lake, a folder of segments, and writers between them."""
+class Log:
+    """A folder of segments, filled change by change. Needs no Spark."""
 
-    def __init__(self, spark: SparkSession, folder: Path, namespace: str, side_jobs: ThreadPoolExecutor) -> None:
-        self.spark = spark
-        self.lake = Lake(spark)
+    def __init__(self, folder: Path, namespace: str) -> None:
         self.folder = folder
         self.namespace = namespace
-        self._side_jobs = side_jobs
-        self._sql = DriverSql()
-        self._row_delta = RowDeltaUpsert(self._sql, side_jobs)
         self.position = 0
 
     def name(self, table: str) -> TableName:
@@ -182,23 +172,43 @@ class Bench:
         """Seal changes into a segment."""
         return write_segment(self.folder, changes, errors)
 
+
+class Bench(Log):
+    """One namespace of the lake, a folder of segments, and writers between them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, namespace: str, side_jobs: ThreadPoolExecutor) -> None:
+        super().__init__(folder, namespace)
+        self.spark = spark
+        self.lake = Lake(spark)
+        self.side_jobs = side_jobs
+        self._sql = DriverSql()
+        self.row_delta = RowDeltaUpsert(self._sql, side_jobs)
+
+    def segments(self) -> tuple[Segment, ...]:
+        """What is sealed."""
+        return SegmentFolder(self.folder).list()
+
     def writer(
-        self, table: str = "orders", settings: TableSettings = DEFAULT_SETTINGS, upsert: Upsert | None = None
+        self,
+        table: str = "orders",
+        settings: TableSettings = DEFAULT_SETTINGS,
+        upsert: Upsert | None = None,
+        side_jobs: Executor | None = None,
     ) -> TableWriter:
         """A writer, as if the process had just started."""
-        default: Upsert = BranchUpsert() if settings.format_version == 3 else self._row_delta
+        default: Upsert = BranchUpsert() if settings.format_version == 3 else self.row_delta
         return TableWriter(
             self.lake,
             self.name(table),
             settings,
             upsert=upsert or default,
             sql=self._sql,
-            side_jobs=self._side_jobs,
+            side_jobs=side_jobs or self.side_jobs,
         )
 
     def catch_up(self, table: str = "orders", **more: Any) -> int:
         """Carry every segment into a table."""
-        return self.writer(table, **more).catch_up(SegmentFolder(self.folder).list())
+        return self.writer(table, **more).catch_up(self.segments())
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table as a reader sees it, by key."""
@@ -211,6 +221,12 @@ class Bench:
         rows = self.rows(table)
         assert len({row["_key"] for row in rows}) == len(rows), "a key stands twice"
         return {row["_key"]: {name: row[name] for name in row if name not in own} for row in rows}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """A log without a lake."""
+    return Log(tmp_path / "segments", "default")
 
 
 @pytest.fixture

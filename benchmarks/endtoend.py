@@ -1,0 +1,60 @@
+"""From the first byte sent to the state table's commit, beside Spark merely appending the same rows to Iceberg."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.generators import Generators, send
+from benchmarks.load import Plan
+from benchmarks.report import Figure, Report
+from benchmarks.sparkjob import run_spark_job
+from mainstem.app.config import Config, PipelineConfig, ServerConfig
+from mainstem.app.process import ServerProcess
+
+SECTION = "end to end"
+KEYS = 300_000
+BAR = 3.0
+
+
+async def until_running(server: ServerProcess) -> None:
+    """Wait for Spark, so that its start is not counted: that is a figure of its own."""
+    async with asyncio.timeout(180):
+        while (await server.status())["pipeline"]["state"] != "running":
+            await asyncio.sleep(0.2)
+
+
+async def run(report: Report, folder: Path, *, small: bool) -> None:
+    """2 M changes over 300,000 keys into one table."""
+    changes = 200_000 if small else 2_000_000
+    async with ServerProcess(folder / "endtoend", Config(server=ServerConfig(port=0))) as server:
+        await until_running(server)
+        # The floor is measured on a warm session, so this one is warmed up too, on a table of its own.
+        warm_up = Plan(url=server.ws_url, source="warm", connections=8, batches=changes // 2000, tables=("warm",))
+        for source in ("warm1", "warm2"):
+            await send([msgspec.structs.replace(warm_up, source=source)])
+            await server.flush(timeout_s=600)
+        plan = Plan(url=server.ws_url, source="load", connections=8, batches=changes // 500, keys=KEYS)
+        generators = Generators([plan])
+        await generators.prepare()
+        result = await generators.run()
+        flushed = await server.flush(timeout_s=600)
+        seconds = time.time() - result.began_s
+        assert flushed["complete"], flushed
+    floor_config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
+    async with ServerProcess(folder / "floor", floor_config) as server:
+        floor = await run_spark_job("append", {"uri": server.url, "rows": changes, "folder": str(folder / "rows")})
+    report.add(
+        SECTION,
+        Figure(
+            f"{changes:,} changes over {KEYS:,} keys, sent to committed",
+            seconds,
+            "s",
+            floor["append_s"],
+            "Spark appends the same rows",
+            f"<= {BAR} times it",
+            seconds <= BAR * floor["append_s"],
+            f"{seconds / floor['append_s']:.2f} times; sent and durable after {result.ended_s - result.began_s:.1f} s",
+        ),
+    )

@@ -1,0 +1,27 @@
+/** Everything but the React hooks, which are in `@mainstem/client/react`. */
+export { LocalDB, QUEUE_MAX } from "./db/local-db.js";
+export type { ChangedRows, DeadLetter, LocalDBEvents, LocalDBOptions } from "./db/local-db.js";
+export type { LiveTable } from "./db/live-table.js";
+export type { MergedMark, RowView } from "./db/records.js";
+export type { LocalWrite } from "./db/replica.js";
+export { SyncTracker } from "./db/tracker.js";
+export type { Columns } from "./db/tracker.js";
+export { ClockDrift, CursorExpired, Denied, Invalid, MainstemError, Overloaded, Unreachable } from "./errors.js";
+export { MemoryGateway } from "./gateway/memory-gateway.js";
+export type { MemoryGatewayOptions } from "./gateway/memory-gateway.js";
+export type { ColumnDelta, Operation, RowDelta } from "./model/delta.js";
+export type { Hlc } from "./model/hlc.js";
+export type { Json } from "./model/json.js";
+export { MemoryStore } from "./store/memory.js";
+export type { ReadTransaction, Store, StoreName, WriteTransaction } from "./store/store.js";
+export { SyncCoordinator } from "./sync/coordinator.js";
+export type { SyncCoordinatorOptions, SyncEvents } from "./sync/coordinator.js";
+export type { SyncStatus } from "./sync/status.js";
+export type { Timing } from "./sync/timing.js";
+export { HttpTransport } from "./transport/http.js";
+export type { HttpTransportOptions } from "./transport/http.js";
+export { LocalTransport } from "./transport/local.js";
+export type { LiveListener, TokenSource, Transport } from "./transport/transport.js";
+export { WebSocketTransport } from "./transport/websocket.js";
+export type { WebSocketTransportOptions } from "./transport/websocket.js";
+export type { SyncPull, SyncPush, SyncResponse } from "./wire/messages.js";

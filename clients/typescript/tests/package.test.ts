@@ -1,0 +1,39 @@
+/** What people install: small, typed, and with React only where it is asked for. Needs `npm run build`. */
+import { existsSync, readFileSync } from "node:fs";
+import { gzipSync } from "node:zlib";
+import { expect, it } from "vitest";
+
+const BYTES_MAX = 30_000;
+const dist = (name: string): URL => new URL(`../dist/${name}`, import.meta.url);
+
+it("is under 30 kB gzipped, hooks included", () => {
+  const bytes = ["index.js", "react.js"].map((name) => gzipSync(readFileSync(dist(name)), { level: 9 }).length);
+  const total = bytes.reduce((sum, size) => sum + size, 0);
+  console.info(`@mainstem/client: ${bytes[0]} bytes gzipped, hooks ${bytes[1]}`);
+  expect(total).toBeLessThan(BYTES_MAX);
+});
+
+it("has its types and no dependencies", () => {
+  for (const name of ["index.d.ts", "react.d.ts"]) expect(existsSync(dist(name)), name).toBe(true);
+  const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as { dependencies?: object };
+  expect(manifest.dependencies).toBeUndefined();
+  expect(readFileSync(dist("index.js"), "utf8")).not.toMatch(/from\s*["']/);
+});
+
+it("is used as the README says", async () => {
+  const { LocalDB, SyncCoordinator, SyncTracker, HttpTransport, LocalTransport, WebSocketTransport, MemoryGateway } = (await import(
+    dist("index.js").href
+  )) as typeof import("../src/index.js");
+  const db = await LocalDB.open({ name: "readme", backend: "memory" });
+  const transport = new LocalTransport(new MemoryGateway());
+  const coordinator = new SyncCoordinator(db, transport);
+  coordinator.startAutoSync();
+  await new SyncTracker(db).insert("todos", "1", { title: "Milk" });
+  expect((await db.all("todos"))[0]?.values).toEqual({ title: "Milk" });
+  await coordinator.stop();
+  expect([typeof HttpTransport, typeof WebSocketTransport]).toEqual(["function", "function"]);
+});
+
+it("names no download host in its lock file", () => {
+  expect(readFileSync(new URL("../package-lock.json", import.meta.url), "utf8")).not.toContain('"resolved"');
+});

@@ -1,0 +1,13 @@
+import { fileURLToPath } from "node:url";
+import { defineConfig } from "vite";
+
+const entry = (name: string): string => fileURLToPath(new URL(`./src/${name}.ts`, import.meta.url));
+
+export default defineConfig({
+  build: {
+    lib: { entry: { index: entry("index"), react: entry("react") }, formats: ["es"] },
+    target: "es2022",
+    sourcemap: true,
+    rollupOptions: { external: ["react"] },
+  },
+});

@@ -1,0 +1,153 @@
+"""Runs a query where it belongs: in the gateway, or on the large engine where one is wired and the plan asks for it.
+
+Small tables are not planned first: what their snapshots say of their size is enough to know. A query for `latest`
+stays in the gateway, since only the gateway has the log.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+
+from mainstem.model import Invalid
+from mainstem.query.binding import BoundTable, Freshness
+from mainstem.query.engine import Column, QueryEngine, QueryRequest, Running, Stats
+from mainstem.query.plan import Planner, PlanRequest
+from mainstem.query.ports import BigQueryEngine, Readable, everything
+from mainstem.query.route import EngineName, RouteSettings, decide
+from mainstem.query.statement import Kind, Statement
+from mainstem.query.tables import current_snapshot
+from mainstem.runtime.clock import Clock, SystemClock
+
+
+class RunningElsewhere:
+    """A query on the large engine; to its reader the same as one in the gateway."""
+
+    def __init__(
+        self,
+        batches: AsyncIterator[pa.RecordBatch],
+        first: pa.RecordBatch,
+        limit: int,
+        measure: Callable[[int, int], Stats],
+    ) -> None:
+        self._first = first
+        self._rest = batches
+        self._limit = limit
+        self._measure = measure
+        self._rows = 0
+        self._bytes = 0
+        self.truncated = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Names, and types as Arrow calls them."""
+        return tuple(Column(field.name, str(field.type).upper()) for field in self.schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches."""
+        return self._first.schema
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows, at most as many as asked for."""
+        batch: pa.RecordBatch | None = self._first
+        while batch is not None:
+            kept = batch.slice(0, self._limit - self._rows)
+            self.truncated = kept.num_rows < batch.num_rows
+            self._rows += kept.num_rows
+            self._bytes += kept.nbytes
+            if kept.num_rows:
+                yield kept
+            if self.truncated:
+                return
+            batch = await anext(self._rest, None)
+
+    def stats(self) -> Stats:
+        """What it took so far."""
+        return self._measure(self._rows, self._bytes)
+
+
+class Dispatcher:
+    """The one way to run a query."""
+
+    def __init__(
+        self,
+        engine: QueryEngine,
+        planner: Planner,
+        settings: RouteSettings,
+        *,
+        big: BigQueryEngine | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._engine = engine
+        self._planner = planner
+        self._settings = settings
+        self._big = big
+        self._clock: Clock = clock or SystemClock()
+
+    @asynccontextmanager
+    async def open(
+        self, request: QueryRequest, readable: Readable = everything
+    ) -> AsyncIterator[Running | RunningElsewhere]:
+        """Start a query on the engine that it belongs on. Leaving the block stops it if it is not over."""
+        if self._big is None or request.freshness is Freshness.LATEST:
+            async with self._engine.open(request, readable) as running:
+                yield running
+            return
+        statement = self._engine.parser.check(request.sql)
+        tables = await self._engine.binder.bind(statement, Freshness.SNAPSHOT, readable)
+        if await self._is_for_spark(statement, tables, readable):
+            async with self._elsewhere(self._big, statement, tables, request) as big:
+                yield big
+        else:
+            async with self._engine.open(request, readable) as running:
+                yield running
+
+    async def _is_for_spark(self, statement: Statement, tables: Iterable[BoundTable], readable: Readable) -> bool:
+        if statement.kind is not Kind.SELECT or is_small(tables, self._settings):
+            return False
+        plan = await self._planner.plan(PlanRequest(sql=statement.sql), readable)
+        return decide(plan, self._settings).engine is EngineName.SPARK
+
+    @asynccontextmanager
+    async def _elsewhere(
+        self, big: BigQueryEngine, statement: Statement, tables: Iterable[BoundTable], request: QueryRequest
+    ) -> AsyncIterator[RunningElsewhere]:
+        started_s = self._clock.monotonic_s()
+        snapshots = tuple(table.use() for table in tables)
+
+        def measure(rows: int, size: int) -> Stats:
+            elapsed_ms = round((self._clock.monotonic_s() - started_s) * 1000, 3)
+            return Stats(elapsed_ms=elapsed_ms, engine=big.name, rows=rows, bytes=size, snapshots=snapshots)
+
+        batches = big.query(statement.sql, timeout_s=request.timeout_ms / 1000)
+        try:
+            async with asyncio.timeout(request.timeout_ms / 1000):
+                yield RunningElsewhere(batches, await anext(batches), request.limit, measure)
+        except TimeoutError:
+            message = f"the query took too long. expected=at most {request.timeout_ms} ms"
+            raise Invalid(message, reason="query_timeout") from None
+        finally:
+            # An async generator is cancelled by closing it; a plain iterator has nothing to close.
+            if closing := getattr(batches, "aclose", None):
+                await closing()
+
+
+def is_small(tables: Iterable[BoundTable], settings: RouteSettings) -> bool:
+    """Whether whole tables, unpruned, stay below the bounds and can be read right, by their snapshots' own totals."""
+    size = rows = 0
+    for table in tables:
+        snapshot = current_snapshot(table.loaded.metadata) if table.loaded else None
+        if snapshot is None:
+            continue
+        summary = snapshot.get("summary") or {}
+        bytes_text, rows_text = summary.get("total-files-size"), summary.get("total-records")
+        has_deletes = summary.get("total-delete-files", "1") != "0"
+        assert table.loaded is not None
+        may_be_misread = has_deletes and int(table.loaded.metadata.get("format-version", 1)) >= 3
+        if bytes_text is None or rows_text is None or may_be_misread:
+            return False
+        size += int(bytes_text)
+        rows += int(rows_text)
+    return size <= settings.bytes_max and rows <= settings.rows_max

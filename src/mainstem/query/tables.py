@@ -1,0 +1,144 @@
+"""What a reader takes from a table's metadata document: snapshot, covered position, columns and their SQL types.
+
+Works on the document itself: a type or field that we do not know must not keep a table from being read.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mainstem.model import NOWHERE, LogPosition, TableName
+from mainstem.query.ports import LoadedTable
+from mainstem.query.statement import literal, quote
+from mainstem.tables.layout import HLC_MARK, KINDS_PROPERTY, POSITION_MARK, SINCE_PROPERTY
+from mainstem.tables.types import Kind
+
+_SQL_TYPES = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "timestamp_ns": "TIMESTAMP_NS",
+    "timestamptz_ns": "TIMESTAMP WITH TIME ZONE",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+    "variant": "VARIANT",
+    "unknown": "INTEGER",
+}
+
+
+class SnapshotUse(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Which snapshot of a table a query read, and up to which log position its rows are."""
+
+    table: str
+    snapshot_id: str | None
+    position: int
+    freshness: str
+
+
+def current_snapshot(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The snapshot that `main` points to; None for a table without data."""
+    return _snapshots(metadata).get(metadata.get("current-snapshot-id"))
+
+
+def covered(metadata: Mapping[str, Any]) -> LogPosition:
+    """The position in the newest snapshot of `main`'s ancestry that has one."""
+    return LogPosition(int(_newest(metadata, POSITION_MARK) or NOWHERE))
+
+
+def hlc_max(metadata: Mapping[str, Any]) -> int:
+    """The highest clock in the table, by its newest snapshot that says so; 0 where none does."""
+    return int(_newest(metadata, HLC_MARK) or 0)
+
+
+def columns_since(metadata: Mapping[str, Any]) -> Mapping[str, int]:
+    """For columns added after the table was made: the position from which rows may have them."""
+    text = (metadata.get("properties") or {}).get(SINCE_PROPERTY)
+    return msgspec.json.decode(text, type=dict[str, int]) if text else {}
+
+
+def column_kinds(metadata: Mapping[str, Any]) -> Mapping[str, Kind]:
+    """What the values of each inferred column have been. A column that is not in it has a declared type."""
+    text = (metadata.get("properties") or {}).get(KINDS_PROPERTY)
+    return msgspec.json.decode(text, type=dict[str, Kind]) if text else {}
+
+
+def columns(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The columns of the current schema, in order, with their SQL types."""
+    schema = next(each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"])
+    return {field["name"]: sql_type(field["type"]) for field in schema["fields"]}
+
+
+def sql_type(kind: Any) -> str:
+    """DuckDB's name of an Iceberg type. A type that it does not know is read as a blob of bytes."""
+    if isinstance(kind, str):
+        if kind.startswith("decimal"):
+            return kind.upper()
+        return _SQL_TYPES.get(kind, "BLOB")
+    match kind["type"]:
+        case "list":
+            return f"{sql_type(kind['element'])}[]"
+        case "map":
+            return f"MAP({sql_type(kind['key'])}, {sql_type(kind['value'])})"
+        case _:
+            fields = ", ".join(f"{quote(each['name'])} {sql_type(each['type'])}" for each in kind["fields"])
+            return f"STRUCT({fields})"
+
+
+def scan_sql(table: LoadedTable) -> str:
+    """The SQL that reads the table as of this very metadata document, whatever is committed meanwhile."""
+    if current_snapshot(table.metadata) is None:
+        return empty_sql(columns(table.metadata))
+    return f"SELECT * FROM iceberg_scan({literal(_local(table.metadata_location))})"
+
+
+def shared_vectors_sql(table: LoadedTable) -> str:
+    """SQL that counts the delete files of the current snapshot that hold more than one deletion vector."""
+    return (
+        f"SELECT count(*) FROM (SELECT file_path FROM iceberg_metadata({literal(_local(table.metadata_location))}) "
+        "WHERE manifest_content = 'DELETE' AND status <> 'DELETED' AND upper(file_format) = 'PUFFIN' "
+        "GROUP BY file_path HAVING count(*) > 1)"
+    )
+
+
+def empty_sql(types: Mapping[str, str]) -> str:
+    """A source of these columns without rows."""
+    listed = ", ".join(f"CAST(NULL AS {kind}) AS {quote(name)}" for name, kind in types.items())
+    return f"SELECT {listed} WHERE false"
+
+
+def folder(table: LoadedTable) -> str:
+    """The folder of the table's files, as DuckDB wants to hear of it."""
+    return _local(str(table.metadata["location"])).rstrip("/") + "/"
+
+
+def is_state(name: TableName, metadata: Mapping[str, Any]) -> bool:
+    """Whether this is a table of merged rows, which pending changes can be laid over."""
+    own = {"_key", "_hlc", "_source", "_position"}
+    return own <= columns(metadata).keys() and not name.table.endswith(("_history", "_dead_letters"))
+
+
+def _snapshots(metadata: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
+    return {each["snapshot-id"]: each for each in metadata.get("snapshots") or ()}
+
+
+def _newest(metadata: Mapping[str, Any], key: str) -> str | None:
+    by_id = _snapshots(metadata)
+    snapshot = current_snapshot(metadata)
+    while snapshot is not None:
+        value = (snapshot.get("summary") or {}).get(key)
+        if value is not None:
+            return str(value)
+        snapshot = by_id.get(snapshot.get("parent-snapshot-id"))
+    return None
+
+
+def _local(location: str) -> str:
+    return location.removeprefix("file://") if location.startswith("file:///") else location.removeprefix("file:")

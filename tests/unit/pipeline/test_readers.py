@@ -1,0 +1,93 @@
+"""Spark, DuckDB and pyiceberg read the same rows, after many updates and deletes over many files.
+
+The size matters: a layout that DuckDB reads wrongly (several deletion vectors in one Puffin file) looks right on a
+small table.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from duckdb_extensions import import_extension
+from pyiceberg.table import StaticTable
+
+pytestmark = pytest.mark.spark
+
+KEYS = 40_000
+BATCHES = 10
+BATCH = 30_000
+
+
+def write_batch(folder: Path, namespace: str, start: int, draw: np.random.Generator) -> dict[int, int | None]:
+    """A segment of random updates and deletes, written column by column; returns what it leaves of each key."""
+    keys = draw.integers(0, KEYS, BATCH)
+    deleted = draw.random(BATCH) < 0.1
+    positions = np.arange(start + 1, start + BATCH + 1)
+    texts = pc.binary_join_element_wise('{"n":', pa.array(positions).cast(pa.string()), "}", "")
+    none = pa.nulls(BATCH, pa.string())
+    rows = pa.table(
+        {
+            "position": positions,
+            "hlc": positions,
+            "namespace": pa.array([namespace] * BATCH),
+            "table": pa.array(["orders"] * BATCH),
+            "op": pc.if_else(pa.array(deleted), "delete", "update"),
+            "key": pa.array(keys).cast(pa.string()),
+            "columns": pc.if_else(pa.array(deleted), pa.scalar(None, pa.string()), texts),
+            "before": none,
+            "source": pa.array(["s"] * BATCH),
+            "batch_sequence": positions,
+            "sequence": positions,
+            "id": none,
+            "source_time_ms": positions,
+            "arrival_ms": positions,
+            "metadata": none,
+            "error": none,
+        }
+    )
+    bounds = {"first": start + 1, "last": start + BATCH}
+    table = bounds | {
+        "count": BATCH, "deletes": int(deleted.sum()), "hlc_min": start + 1, "hlc_max": start + BATCH,
+        "columns": {"n": ["int"]}, "always": ["n"],
+    }  # fmt: skip
+    footer = {"version": 1, **bounds, "tables": {f"{namespace}.orders": table}}
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{start + 1:020d}-{start + BATCH:020d}.parquet"
+    pq.write_table(rows.replace_schema_metadata({b"mainstem": json.dumps(footer).encode()}), path)
+    return {
+        int(key): None if gone else int(position)
+        for key, gone, position in zip(keys, deleted, positions, strict=True)
+    }
+
+
+def test_three_readers_see_the_same_rows(bench: Any) -> None:
+    draw = np.random.default_rng(7)
+    expected: dict[int, int | None] = {}
+    for number in range(BATCHES):
+        expected |= write_batch(bench.folder, bench.namespace, number * BATCH, draw)
+        bench.catch_up()
+    wanted = sorted((str(key), value) for key, value in expected.items() if value is not None)
+    table = bench.lake.load(bench.name("orders"))
+    metadata = table.java.operations().current().metadataFileLocation().removeprefix("file:")
+    assert table.java.currentSnapshot().summary().get("total-delete-files") == str(BATCHES - 1)
+
+    spark = bench.spark.table(table.identifier).select("_key", "n").toArrow()
+    assert sorted(zip(*spark.to_pydict().values(), strict=True)) == wanted
+
+    connection = duckdb.connect()
+    for extension in ("avro", "iceberg"):
+        import_extension(extension, con=connection)
+    connection.execute("LOAD iceberg")
+    assert sorted(connection.execute(f"SELECT _key, n FROM iceberg_scan('{metadata}')").fetchall()) == wanted
+
+    scanned = StaticTable.from_metadata(metadata).scan(selected_fields=("_key", "n")).to_arrow().to_pydict()
+    assert sorted(zip(scanned["_key"], scanned["n"], strict=True)) == wanted
+
+    history = bench.spark.table(bench.lake.identifier(bench.name("orders_history")))
+    assert history.count() == history.select("_position").distinct().count() == BATCHES * BATCH

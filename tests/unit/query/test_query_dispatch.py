@@ -1,0 +1,87 @@
+"""Queries go to the large engine where the plan says so, and look the same from there."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pyarrow as pa
+import pytest
+
+from mainstem.model import Invalid, NotFound
+from mainstem.query.binding import Freshness
+from mainstem.query.dispatch import Dispatcher
+from mainstem.query.engine import QueryEngine, QueryRequest
+from mainstem.query.plan import Planner
+from mainstem.query.route import RouteSettings
+
+NOTHING = RouteSettings(bytes_max=0, rows_max=0)
+
+
+class FakeSpark:
+    """Answers everything with the same two batches, or never."""
+
+    name = "spark"
+
+    def __init__(self, *, hangs: bool = False) -> None:
+        self.asked: list[str] = []
+        self.closed = False
+        self._hangs = hangs
+
+    async def query(self, sql: str, *, timeout_s: float) -> AsyncIterator[pa.RecordBatch]:
+        self.asked.append(sql)
+        try:
+            if self._hangs:
+                await asyncio.Event().wait()
+            yield pa.record_batch({"n": [1, 2]})
+            yield pa.record_batch({"n": [3]})
+        finally:
+            self.closed = True
+
+
+def dispatcher(engine: QueryEngine, spark: FakeSpark, settings: RouteSettings) -> Dispatcher:
+    return Dispatcher(engine, Planner(engine.binder, engine.parser), settings, big=spark)
+
+
+@pytest.mark.parametrize(("limit", "count", "truncated"), [(10, 3, False), (3, 3, False), (2, 2, True), (1, 1, True)])
+async def test_a_large_query_runs_elsewhere(engine: QueryEngine, limit: int, count: int, truncated: bool) -> None:
+    spark = FakeSpark()
+    request = QueryRequest(sql="SELECT id FROM orders", limit=limit)
+    async with dispatcher(engine, spark, NOTHING).open(request) as running:
+        assert [column.name for column in running.columns] == ["n"]
+        assert sum([batch.num_rows async for batch in running.batches()]) == count
+        assert running.truncated is truncated
+        stats = running.stats()
+    assert (stats.engine, stats.rows) == ("spark", count)
+    assert [use.table for use in stats.snapshots] == ["default.orders"]
+    assert spark.closed
+
+
+@pytest.mark.parametrize(
+    ("sql", "settings", "freshness"),
+    [
+        ("SELECT count(*) FROM orders", RouteSettings(), Freshness.SNAPSHOT),
+        # Large as a table, small once pruned.
+        ("SELECT id FROM orders WHERE id = 3", RouteSettings(rows_max=300), Freshness.SNAPSHOT),
+        ("SELECT id FROM orders", NOTHING, Freshness.LATEST),
+        ("SHOW TABLES", NOTHING, Freshness.SNAPSHOT),
+        ("EXPLAIN SELECT * FROM orders", NOTHING, Freshness.SNAPSHOT),
+        ("SELECT 1", NOTHING, Freshness.SNAPSHOT),
+    ],
+)
+async def test_the_rest_stays(engine: QueryEngine, sql: str, settings: RouteSettings, freshness: Freshness) -> None:
+    spark = FakeSpark()
+    async with dispatcher(engine, spark, settings).open(QueryRequest(sql=sql, freshness=freshness)) as running:
+        assert sum([batch.num_rows async for batch in running.batches()]) > 0
+        assert running.stats().engine == "duckdb"
+    assert spark.asked == []
+
+
+async def test_time_and_checks_hold_there_too(engine: QueryEngine) -> None:
+    spark = FakeSpark(hangs=True)
+    with pytest.raises(Invalid) as caught:
+        async with dispatcher(engine, spark, NOTHING).open(QueryRequest(sql="FROM orders", timeout_ms=50)):
+            pass
+    assert caught.value.reason == "query_timeout"
+    assert spark.closed
+    with pytest.raises(NotFound):
+        async with dispatcher(engine, spark, NOTHING).open(QueryRequest(sql="FROM nope")):
+            pass
