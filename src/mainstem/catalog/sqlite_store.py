@@ -50,6 +50,8 @@ MIGRATIONS: tuple[str, ...] = (
 class SqliteStore(SqlStore):
     """A store in one file."""
 
+    is_embedded = True
+
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path

@@ -61,6 +61,10 @@ CURRENT_MARK: ContextVar[Mark | None] = ContextVar("current_mark", default=None)
 class Store(Protocol):
     """The contract of every backend. Writes are durable when they return."""
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether reads answer at once, without a network and without waiting for writers."""
+
     def namespaces(self, parent: Namespace) -> list[Namespace]:
         """The namespaces right below `parent` (empty: the top level), sorted."""
 
