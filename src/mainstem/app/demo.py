@@ -148,15 +148,15 @@ def _show(console: Console, url: str, shop: Shop, duplicates: int, watch: Stopwa
     lake = connect_duckdb(url)
     for name in shop.tables:
         cursor = lake.execute(
-            f"SELECT * EXCLUDE (_hlc, _source, _clocks) FROM lake.default.{name} ORDER BY _position DESC LIMIT 3"
+            f"SELECT * EXCLUDE (_key, _hlc, _source, _position, _clocks) FROM lake.default.{name}"
+            " ORDER BY _position DESC LIMIT 3"
         )
         names = [column[0] for column in cursor.description or []]
-        preview = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         table = Table(title=f"default.{name}: {len(shop.tables[name]):,} rows", title_justify="left")
         for column in names:
             table.add_column(column, overflow="ellipsis", no_wrap=True)
-        for row in preview:
-            table.add_row(*(str(value) for value in row.values()))
+        for row in cursor.fetchall():
+            table.add_row(*(str(value) for value in row))
         console.print(table)
     sent = ", ".join(f"{count:,} {operation.lower()}s" for operation, count in shop.operations.items())
     console.print(f"sent: {sent}; {duplicates} duplicate batches recognised; 1 reconnect")

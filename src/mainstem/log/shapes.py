@@ -118,8 +118,8 @@ class Shape:
 
     @property
     def columns(self) -> dict[str, list[str]]:
-        """The JSON types seen in each column."""
-        return {name: sorted(types) for name, types in sorted(self._types.items())}
+        """The JSON types seen in each column; the columns in the order in which they were first seen."""
+        return {name: sorted(types) for name, types in self._types.items()}
 
     @property
     def always(self) -> list[str]:

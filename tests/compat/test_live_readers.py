@@ -18,8 +18,8 @@ from mainstem.client import CdcClient, connect_duckdb, delete, update
 from mainstem.pipeline.session import SessionSettings, build_session
 from mainstem.wire.cdc import CdcEvent
 
-ROUNDS = 20
-CHANGES_PER_ROUND = 15_000
+ROUNDS = 10
+CHANGES_PER_ROUND = 20_000
 KEYS = 40_000
 TABLE = "much_changed"
 COLUMNS = ("_key", "n", "text")
