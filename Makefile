@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-typescript check serve bench soak lock clean
+.PHONY: help setup demo test test-typescript check compat serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ $(NODE): $(TS)/package-lock.json
 
 soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
 	@KILLS=$(or $(KILLS),200) SEED=$(or $(SEED),1) $(PY) -m pytest -m soak $(ARGS)
+
+compat: setup ## The Iceberg project's REST Compatibility Kit against our catalog
+	@$(PY) -m tests.compat.rck $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks

@@ -6,10 +6,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import endtoend, freshness, ingest, start, upserts
+from benchmarks import catalog, endtoend, freshness, ingest, start, upserts
 from benchmarks.report import Report
 
-SECTIONS = {"ingest": ingest, "start": start, "upserts": upserts, "endtoend": endtoend, "freshness": freshness}
+SECTIONS = {
+    "ingest": ingest,
+    "start": start,
+    "upserts": upserts,
+    "endtoend": endtoend,
+    "freshness": freshness,
+    "catalog": catalog,
+}
 
 
 def main() -> int:

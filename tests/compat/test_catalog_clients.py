@@ -1,19 +1,12 @@
 """Real clients against the real server: pyiceberg's RestCatalog and DuckDB, in one warehouse on the local disk."""
 
-import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import duckdb
 import httpx
 import pyarrow as pa
 import pytest
-import uvicorn
-from duckdb_extensions import import_extension
-from litestar import Litestar
-from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -24,50 +17,10 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.types import LongType
 
-from mainstem.catalog import Catalog, Committed, SqliteStore
-from mainstem.doors.catalog import catalog_router
 from mainstem.model import TableName
+from tests.compat.catalog_server import Server
 
 ROWS = pa.schema([("id", pa.int64()), ("note", pa.string())])
-
-
-class Server:
-    """The catalog's door on a free port, and what its listener heard."""
-
-    def __init__(self, data: Path, warehouse: str) -> None:
-        self.heard: list[Committed] = []
-        self.catalog = Catalog(
-            store=SqliteStore(data / "catalog" / "catalog.db"), warehouse=warehouse, on_commit=self.heard.append
-        )
-        config = uvicorn.Config(Litestar([catalog_router(self.catalog)]), log_level="warning", lifespan="on")
-        self._server = uvicorn.Server(config)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
-
-    def __enter__(self) -> "Server":
-        self._thread.start()
-        # The socket listens already: a request waits in its backlog until the server is up.
-        httpx.get(f"{self.url}/v1/config", timeout=30).raise_for_status()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(30)
-        self.catalog.close()
-
-    def pyiceberg(self) -> RestCatalog:
-        return RestCatalog("lake", uri=self.url, warehouse="lake")
-
-    def duckdb(self) -> duckdb.DuckDBPyConnection:
-        connection = duckdb.connect()
-        for extension in ("avro", "httpfs", "iceberg"):
-            import_extension(extension, con=connection)
-        connection.execute("LOAD iceberg")
-        connection.execute(
-            f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{self.url}', AUTHORIZATION_TYPE 'none')"
-        )
-        return connection
 
 
 @pytest.fixture(params=["path", "uri"])

@@ -2,60 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
-import msgspec
 import pytest
 
-from mainstem.catalog import Catalog, SqliteStore
-from mainstem.doors.catalog import Answer, Asked, respond
-from mainstem.runtime.clock import ManualClock
 from mainstem.wire.iceberg_rest import ENDPOINTS, Operation, route
+from tests.contract.catalog_client import SCHEMA, Client, catalog_client, make_table
 
-SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
-
-
-class Client:
-    """Calls the door as a socket would, without one."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-
-    def send(self, method: str, target: str, body: Any = None, **headers: str) -> Answer:
-        parts = urlsplit(target)
-        call = route(method, parts.path)
-        assert call is not None, f"no such endpoint: {method} {target}"
-        data = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-        named = {key.replace("_", "-"): value for key, value in headers.items()}
-        return respond(self._catalog, Asked(call, dict(parse_qsl(parts.query, keep_blank_values=True)), named, data))
-
-    def ok(self, method: str, target: str, body: Any = None) -> Any:
-        answer = self.send(method, target, body)
-        assert answer.status in (200, 204), answer.body
-        return msgspec.json.decode(answer.body) if answer.body else None
-
-    def error(self, method: str, target: str, body: Any = None) -> tuple[int, str, str]:
-        answer = self.send(method, target, body)
-        error = msgspec.json.decode(answer.body)["error"]
-        assert error["code"] == answer.status
-        return answer.status, error["type"], error["message"]
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    store = SqliteStore(tmp_path / "catalog.db")
-    catalog = Catalog(store=store, warehouse=str(tmp_path / "warehouse"), clock=ManualClock())
-    yield Client(catalog)
-    catalog.close()
-
-
-def make_table(client: Client, namespace: str = "db", name: str = "t") -> Any:
-    if client.send("HEAD", f"namespaces/{namespace}").status == 404:
-        client.ok("POST", "namespaces", {"namespace": [namespace]})
-    return client.ok("POST", f"namespaces/{namespace}/tables", {"name": name, "schema": SCHEMA})
+client = catalog_client
 
 
 def test_config(client: Client) -> None:
@@ -73,7 +27,7 @@ def test_config(client: Client) -> None:
 def test_routes() -> None:
     found = route("GET", "namespaces/a%1Fb%2Fc/tables/t%20x")
     assert found is not None
-    assert found == (Operation.LOAD_TABLE, ("a", "b/c"), "t x")
+    assert found[:3] == (Operation.LOAD_TABLE, ("a", "b/c"), "t x")
     assert route("PUT", "namespaces") is None
     assert route("GET", "namespaces//tables") is None
     assert route("GET", "elsewhere") is None

@@ -11,6 +11,7 @@ from typing import ParamSpec
 import msgspec
 import rich_click as click
 
+from mainstem.app.catalog_cli import catalog
 from mainstem.app.config import load_config
 from mainstem.app.version import VERSION
 from mainstem.model import MainstemError
@@ -34,6 +35,9 @@ def _fails_in_one_line(command: Callable[P, None]) -> Callable[P, None]:
 @click.version_option(VERSION, prog_name="mainstem")
 def main() -> None:
     """Every change an application makes, on one durable log, into an open lakehouse."""
+
+
+main.add_command(catalog)
 
 
 @main.command()

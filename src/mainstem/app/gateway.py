@@ -16,7 +16,8 @@ from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.version import VERSION
-from mainstem.catalog import Catalog, Committed, SqliteStore
+from mainstem.catalog import Committed, Store
+from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.doors import http
 from mainstem.doors.catalog import catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
@@ -39,7 +40,7 @@ _NO_CHILD = ChildStatus(running=False, pid=None, restarts=0, last_exit=None, las
 class Gateway:
     """Doors, admission, log and catalog of one data folder. `await Gateway.open(…)` makes one."""
 
-    def __init__(self, config: Config, log: Log, dedup: Dedup, store: SqliteStore, data: Path, clock: Clock) -> None:
+    def __init__(self, config: Config, log: Log, dedup: Dedup, store: Store, data: Path, clock: Clock) -> None:
         self._config = config
         self._clock = clock
         self._started_ms = clock.now_ms()
@@ -48,9 +49,10 @@ class Gateway:
         self._covering = Covering(config.table)
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
-        warehouse = str((data / "warehouse").absolute())
-        self.catalog = Catalog(store=store, warehouse=warehouse, clock=clock, on_commit=self._on_commit)
-        self._queries: Queries = open_queries(self.catalog, EngineSettings(folder=f"{warehouse}/"), log=log)
+        self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
+        self._queries: Queries = open_queries(
+            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log
+        )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
@@ -86,7 +88,7 @@ class Gateway:
         if log.recovered is not None:
             torn = log.recovered
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
-        store = await asyncio.to_thread(SqliteStore, data / "catalog" / "catalog.db")
+        store = await asyncio.to_thread(open_store, config.catalog, data)
         return cls(config, log, dedup, store, data, clock)
 
     def app(self) -> Litestar:

@@ -5,10 +5,8 @@ input, and asks the kernel to be told of our death: it does not outlive us even 
 """
 
 import asyncio
-import ctypes
 import logging
 import signal
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.runtime.clock import Clock
+from mainstem.runtime.lifetime import die_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,6 @@ BACKOFF_S_MAX = 30.0
 HEALTHY_S = 60.0
 STOP_S_MAX = 30.0
 LAST_LINES_MAX = 40
-_PR_SET_PDEATHSIG = 1
 
 
 class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +35,6 @@ class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_exit: str | None
     last_exit_ms: int | None
     last_lines: list[str]
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the one that started it dies (Linux; elsewhere the pipe does it)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Supervisor:

@@ -12,14 +12,21 @@ from mainstem.catalog.catalog import (
 from mainstem.catalog.errors import (
     AlreadyExists,
     CommitFailed,
+    IllegalArgument,
     NamespaceNotEmpty,
     NoSuchNamespace,
+    NoSuchPlan,
+    NoSuchPlanTask,
     NoSuchTable,
+    NoSuchView,
     NoSuchWarehouse,
+    Unsupported,
 )
 from mainstem.catalog.fence import POSITION_KEY, ROLLBACK_PROPERTY
 from mainstem.catalog.names import Namespace, TableIdent
-from mainstem.catalog.store import SqliteStore, Store
+from mainstem.catalog.sqlite_store import SqliteStore
+from mainstem.catalog.store import Store
+from mainstem.catalog.views import LoadedView, NewView
 
 __all__ = [
     "POSITION_KEY",
@@ -30,15 +37,22 @@ __all__ = [
     "Commit",
     "CommitFailed",
     "Committed",
+    "IllegalArgument",
     "Loaded",
+    "LoadedView",
     "Namespace",
     "NamespaceNotEmpty",
     "NewTable",
+    "NewView",
     "NoSuchNamespace",
+    "NoSuchPlan",
+    "NoSuchPlanTask",
     "NoSuchTable",
+    "NoSuchView",
     "NoSuchWarehouse",
     "SqliteStore",
     "Store",
     "TableIdent",
     "TableState",
+    "Unsupported",
 ]

@@ -13,15 +13,20 @@ from dataclasses import dataclass, field
 
 from mainstem.catalog import requirements as requirement_rules
 from mainstem.catalog import updates as update_rules
+from mainstem.catalog.access import Access, Grant
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
 from mainstem.catalog.files import Files, RoutedFiles
+from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
-from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, folder_of, ident_of
+from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
+from mainstem.catalog.planning import Planner, Scan, ScanRequest
 from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Pointer, Store, Swap
+from mainstem.catalog.store import Kind, Mark, Pointer, Store, Swap
+from mainstem.catalog.tokens import Tokens
+from mainstem.catalog.views import Views, refuse_taken
 from mainstem.model import NOWHERE, Corrupt, Invalid, LogPosition, NotFound, OutcomeUnknown, Overloaded, TableName
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -85,7 +90,7 @@ class _Prepared:
 
     ident: TableIdent
     base: Pointer | None
-    base_document: Document | None
+    base_stored: Stored | None
     document: Document
     pointer: Pointer | None
 
@@ -111,37 +116,55 @@ class Catalog:
         on_commit: Callable[[Committed], None] | None = None,
         new_id: Callable[[], str] = _random_id,
         cache_bytes_max: int = CACHE_BYTES_MAX,
+        access: Access | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self._store = store
-        self._warehouse = warehouse.rstrip("/")
         self._files = files or RoutedFiles()
+        self._locations = Locations(self._files, warehouse, new_id)
         self._documents = Documents(self._files, cache_bytes_max)
         self._clock = clock or SystemClock()
         self._on_commit = on_commit
         self._new_id = new_id
         self._locks = TableLocks()
+        self.access = access or Access()
+        self.tokens = tokens or Tokens({}, "", 3600, self._clock)
+        self._planner = Planner(self._files.file_io)
+        self.views = Views(
+            store=store,
+            files=self._files,
+            locations=self._locations,
+            locks=self._locks,
+            clock=self._clock,
+            new_id=new_id,
+        )
 
     def close(self) -> None:
         """Release the store."""
         self._store.close()
 
+    @property
+    def warehouse(self) -> str:
+        """The folder of all tables that the catalog itself placed."""
+        return self._locations.warehouse
+
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""
-        if name and name != WAREHOUSE and name.rstrip("/") != self._warehouse:
+        if name and name != WAREHOUSE and name.rstrip("/") != self._locations.warehouse:
             raise NoSuchWarehouse(name)
 
     # --- what the gateway asks ---
 
     def covered(self, name: TableName) -> LogPosition:
         """The log position that a table covers: `NOWHERE` for one that does not exist."""
-        pointer = self._store.table(ident_of(name))
+        pointer = self._find(ident_of(name))
         return NOWHERE if pointer is None else pointer.covered
 
     def tables(self) -> list[TableState]:
         """Every table with its snapshot and what it covers."""
         return [
             TableState(ident.table_name, pointer.snapshot_id, pointer.covered)
-            for ident, pointer in self._store.tables(None)
+            for ident, pointer in self._store.entries(None, Kind.TABLE)
         ]
 
     # --- namespaces ---
@@ -172,24 +195,27 @@ class Catalog:
 
     def list_tables(self, namespace: Namespace) -> list[TableIdent]:
         """The tables of a namespace."""
-        return [ident for ident, _ in self._store.tables(namespace)]
+        return [ident for ident, _ in self._store.entries(namespace, Kind.TABLE)]
 
     def table_exists(self, ident: TableIdent) -> bool:
         """Whether there is such a table."""
-        return self._store.table(ident) is not None
+        return self._find(ident) is not None
 
     def load_table(self, ident: TableIdent) -> Loaded:
         """The current metadata of a table."""
-        pointer = self._store.table(ident)
-        if pointer is None:
-            raise NoSuchTable(ident)
+        pointer = self._existing(ident)
         return Loaded(pointer.metadata_location, self._current(pointer))
+
+    def is_at_hand(self, ident: TableIdent) -> bool:
+        """Whether loading a table is quick: no network, and no file to be read."""
+        if not self._store.is_embedded:
+            return False
+        pointer = self._find(ident)
+        return pointer is not None and self._documents.has(pointer.metadata_location)
 
     def metadata_location(self, ident: TableIdent) -> str:
         """Where a table's current metadata is: changes with every commit, and costs no read of it."""
-        pointer = self._store.table(ident)
-        if pointer is None:
-            raise NoSuchTable(ident)
+        pointer = self._existing(ident)
         return pointer.metadata_location
 
     def stage_table(self, namespace: Namespace, name: str, new: NewTable) -> Loaded:
@@ -206,7 +232,8 @@ class Catalog:
             pointer = _pointer(document, next_location(document, None, self._new_id()))
             done = self._swap([_Prepared(ident, None, None, document, pointer)])
         if done is None:
-            raise AlreadyExists(f"Table already exists: {ident}")
+            refuse_taken(self._store, ident, Kind.TABLE)
+            raise CommitFailed(f"Table was created and dropped meanwhile: {ident}")
         return done[0]
 
     def register_table(self, namespace: Namespace, name: str, metadata_location: str, *, overwrite: bool) -> Loaded:
@@ -218,9 +245,9 @@ class Catalog:
         except NotFound as error:
             raise Invalid(f"metadata file is missing. expected=a file got=none at {metadata_location}") from error
         with self._locks.hold([ident]):
-            base = self._store.table(ident)
-            if base is not None and not overwrite:
-                raise AlreadyExists(f"Table already exists: {ident}")
+            base = self._find(ident) if overwrite else None
+            if base is None:
+                refuse_taken(self._store, ident, Kind.TABLE)
             pointer = _pointer(stored.document, metadata_location)
             check_fence(NOWHERE if base is None else base.covered, pointer.covered, ())
             expected = None if base is None else base.metadata_location
@@ -233,12 +260,12 @@ class Catalog:
         """Give a table another name. Its files stay where they are."""
         target = check_ident(destination.namespace, destination.name)
         with self._locks.hold([source, target]):
-            self._store.rename_table(source, target)
+            self._store.rename(source, target, Kind.TABLE)
 
     def drop_table(self, ident: TableIdent, *, purge: bool) -> None:
         """Forget a table; with `purge`, remove its files as well, once it is forgotten."""
         with self._locks.hold([ident]):
-            pointer = self._store.drop_table(ident)
+            pointer = self._store.drop(ident, Kind.TABLE)
         if purge:
             self._purge(pointer)
 
@@ -246,8 +273,70 @@ class Catalog:
         """Forget a table and leave its files, so that another catalog can take it up."""
         with self._locks.hold([ident]):
             loaded = self.load_table(ident)
-            self._store.drop_table(ident)
+            self._store.drop(ident, Kind.TABLE)
         return loaded
+
+    # --- access to files, and requests that are sent twice ---
+
+    def location(self, ident: TableIdent) -> str:
+        """The folder of a table."""
+        return self._existing(ident).location
+
+    def grant(self, loaded: Loaded, asked: str | None) -> Grant:
+        """What a client is given to reach the files of a table that it loaded."""
+        return self.access.grant(loaded.stored.document["location"], asked)
+
+    def sign(
+        self,
+        ident: TableIdent,
+        *,
+        method: str,
+        uri: str,
+        region: str,
+        headers: dict[str, list[str]],
+        body: str | None,
+    ) -> dict[str, list[str]]:
+        """Sign a request to the files of a table."""
+        return self.access.sign(
+            self.location(ident),
+            method=method,
+            uri=uri,
+            region=region,
+            headers=headers,
+            body=body,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def mark(self, key: str) -> Mark | None:
+        """What became of the request with an idempotency key."""
+        return self._store.mark(key)
+
+    def remember(self, mark: Mark) -> None:
+        """Keep what became of a request that wrote nothing."""
+        self._store.remember(mark)
+
+    def now_ms(self) -> int:
+        """The time by the catalog's clock."""
+        return self._clock.now_ms()
+
+    # --- scans ---
+
+    def plan_scan(self, ident: TableIdent, request: ScanRequest) -> tuple[str, Scan]:
+        """Plan a scan: an id of the plan, and its tasks."""
+        return self._planner.plan(str(ident), self.load_table(ident).stored.document, request)
+
+    def planned_scan(self, ident: TableIdent, plan_id: str) -> Scan:
+        """A plan that was made before."""
+        return self._planner.result(str(ident), self.load_table(ident).stored.document, plan_id)
+
+    def cancel_scan(self, ident: TableIdent, plan_id: str) -> None:
+        """Forget a plan."""
+        self._existing(ident)
+        self._planner.cancel(str(ident), plan_id)
+
+    def scan_tasks(self, ident: TableIdent, plan_task: str) -> Scan:
+        """The file tasks of a plan task."""
+        return self._planner.fetch(self.load_table(ident).stored.document, plan_task)
 
     # --- commits ---
 
@@ -273,29 +362,33 @@ class Catalog:
 
     def _prepare(self, commit: Commit) -> _Prepared:
         ident = commit.ident
-        base = self._store.table(ident)
         if requirement_rules.is_create(commit.requirements):
-            return self._prepare_create(commit, base)
+            return self._prepare_create(commit)
+        base = self._find(ident)
         if base is None:
             raise NoSuchTable(ident)
-        before = self._current(base).document
+        stored = self._current(base)
+        before = stored.document
         requirement_rules.check(commit.requirements, before)
         after = update_rules.apply(
             before, commit.updates, base_location=base.metadata_location, now_ms=self._clock.now_ms()
         )
         if after is before:
-            return _Prepared(ident, base, before, before, None)
+            return _Prepared(ident, base, stored, before, None)
         pointer = _pointer(after, next_location(after, base.metadata_location, self._new_id()))
         check_fence(base.covered, pointer.covered, commit.updates)
-        return _Prepared(ident, base, before, after, pointer)
+        return _Prepared(ident, base, stored, after, pointer)
 
-    def _prepare_create(self, commit: Commit, base: Pointer | None) -> _Prepared:
+    def _prepare_create(self, commit: Commit) -> _Prepared:
         ident = check_ident(commit.ident.namespace, commit.ident.name)
         self._store.namespace_properties(ident.namespace)
+        base = self._find(ident)
+        if base is None:
+            refuse_taken(self._store, ident, Kind.TABLE)
         requirement_rules.check(commit.requirements, None if base is None else self._current(base).document)
         updates = list(commit.updates)
         if not any(update.get("action") == "set-location" for update in updates):
-            updates.append({"action": "set-location", "location": self._claim_location(ident)})
+            updates.append({"action": "set-location", "location": self._locations.claim(ident)})
         document = update_rules.create(updates, uuid=self._new_id(), now_ms=self._clock.now_ms())
         self._files.claim_table(document["location"])
         pointer = _pointer(document, next_location(document, None, self._new_id()))
@@ -308,7 +401,7 @@ class Catalog:
         keep_files = False
         try:
             for p, pointer in changed:
-                written[p.ident] = self._write(pointer.metadata_location, p.document)
+                written[p.ident] = self._write(pointer.metadata_location, p.document, p.base_stored)
             swaps = [Swap(p.ident, p.base.metadata_location if p.base else None, pointer) for p, pointer in changed]
             keep_files = not swaps or self._store.swap(swaps)
         except OutcomeUnknown:
@@ -333,19 +426,19 @@ class Catalog:
         assert prepared.base is not None, "only a table that exists can be left unchanged"
         return Loaded(prepared.base.metadata_location, self._current(prepared.base))
 
-    def _write(self, location: str, document: Document) -> Stored:
+    def _write(self, location: str, document: Document, base: Stored | None) -> Stored:
         try:
-            return self._documents.write(location, document)
+            return self._documents.write(location, document, base)
         except OSError as error:
             raise Overloaded(f"metadata file cannot be written. got={error}", retry_after_s=1.0) from error
 
     def _remove_old_metadata(self, prepared: _Prepared) -> None:
         """Remove the files that fell out of the metadata log, where the table asks for that."""
         wanted = str(prepared.document["properties"].get(DELETE_OLD_METADATA_PROPERTY, ""))
-        if prepared.base_document is None or wanted.lower() != "true":
+        if prepared.base_stored is None or wanted.lower() != "true":
             return
         kept = {entry["metadata-file"] for entry in prepared.document["metadata-log"]}
-        for entry in prepared.base_document["metadata-log"]:
+        for entry in prepared.base_stored.document["metadata-log"]:
             if entry["metadata-file"] not in kept:
                 self._remove_quietly(entry["metadata-file"])
 
@@ -361,17 +454,26 @@ class Catalog:
 
     # --- files ---
 
+    def _find(self, ident: TableIdent) -> Pointer | None:
+        pointer = self._store.entry(ident)
+        return pointer if pointer is not None and pointer.kind is Kind.TABLE else None
+
+    def _existing(self, ident: TableIdent) -> Pointer:
+        pointer = self._find(ident)
+        if pointer is None:
+            raise NoSuchTable(ident)
+        return pointer
+
     def _current(self, pointer: Pointer) -> Stored:
         try:
             return self._documents.read(pointer.metadata_location)
-        except (NotFound, Invalid) as error:
+        except Invalid as error:
             raise Corrupt(f"table metadata cannot be read. got={error}", place=pointer.metadata_location) from error
 
     def _first_document(self, ident: TableIdent, new: NewTable) -> Document:
         self._store.namespace_properties(ident.namespace)
-        if self._store.table(ident) is not None:
-            raise AlreadyExists(f"Table already exists: {ident}")
-        location = new.location.rstrip("/") if new.location else self._claim_location(ident)
+        refuse_taken(self._store, ident, Kind.TABLE)
+        location = new.location.rstrip("/") if new.location else self._locations.claim(ident)
         document = new_document(
             schema=new.schema,
             spec=new.spec,
@@ -385,21 +487,9 @@ class Catalog:
             self._files.claim_table(location)
         return document
 
-    def _claim_location(self, ident: TableIdent) -> str:
-        """A folder for a new table. What a dropped table left behind stays untouched: the new one goes beside it."""
-        location = f"{self._warehouse}/{folder_of(ident)}"
-        try:
-            if self._files.claim_table(location):
-                return location
-            beside = f"{location}-{self._new_id()[:8]}"
-            self._files.claim_table(beside)
-        except OSError as error:
-            raise Overloaded(f"table folder cannot be made. got={error}", retry_after_s=1.0) from error
-        return beside
-
     def _purge(self, pointer: Pointer) -> None:
         # Outside of the warehouse a folder may hold more than the table: there, only metadata that is surely ours goes.
-        ours = pointer.location.startswith(self._warehouse + "/") and not self._store.is_location_used(pointer.location)
+        ours = self._locations.is_inside(pointer.location) and not self._store.is_location_used(pointer.location)
         with suppress(OSError):
             if ours:
                 self._files.remove_table(pointer.location)

@@ -7,6 +7,7 @@ import gzip
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -17,23 +18,42 @@ from mainstem.catalog.schemas import Document
 from mainstem.model import Invalid
 
 CACHE_BYTES_MAX = 32 * 1024 * 1024
+GROWING = frozenset({"snapshots", "snapshot-log"})
+
+Buffer = bytes | memoryview
 
 _VERSION = re.compile(r"(?:^|/)v?(\d+)[-.][^/]*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A document and the very bytes that are its file, so that it is encoded once and sent many times."""
+    """A document and the very bytes that are its file, so that it is encoded once and sent many times.
+
+    `spans` says where in the bytes the lists stand that grow with a table: the next version copies them from here
+    and encodes only what it adds. None: the bytes are not of our making.
+    """
 
     document: Document
     raw: bytes
+    spans: dict[str, tuple[int, int]] | None = None
+
+
+def prepare_table(document: object, place: str) -> Document:
+    """A table's document as the rest of the catalog expects it."""
+    return normalized(check_document(document, place))
 
 
 class Documents:
     """Reads and writes metadata files, with a bounded cache of the most recently used."""
 
-    def __init__(self, files: Files, cache_bytes_max: int = CACHE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        files: Files,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        prepare: Callable[[object, str], Document] = prepare_table,
+    ) -> None:
         self._files = files
+        self._prepare = prepare
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[str, Stored] = OrderedDict()
         self._cache_bytes = 0
@@ -44,31 +64,42 @@ class Documents:
         """How much is at hand, counted in bytes of the files."""
         return self._cache_bytes
 
+    def has(self, location: str) -> bool:
+        """Whether a document can be read without its file."""
+        return location in self._cache
+
     def read(self, location: str) -> Stored:
-        """The document at a location."""
+        """The document at a location. Raises `NotFound` where there is none, or no longer."""
         with self._lock:
             if (stored := self._cache.get(location)) is not None:
                 self._cache.move_to_end(location)
-                return stored
+        if stored is not None:
+            # A table whose metadata went away is broken for every other engine: say so now, not after a restart.
+            self._files.check_present(location)
+            return stored
         raw = self._files.read(location)
         try:
             document = msgspec.json.decode(raw)
         except msgspec.DecodeError as error:
             raise Invalid(f"metadata is not JSON. expected=a metadata file got={error} at {location}") from error
-        stored = Stored(normalized(check_document(document, location)), raw)
+        stored = Stored(self._prepare(document, location), raw)
         self._keep(location, stored)
         return stored
 
-    def write(self, location: str, document: Document) -> Stored:
-        """Write a document to a new file; durable when this returns. It is cached by `keep`, once it is committed."""
-        stored = self.encoded(document)
+    def write(self, location: str, document: Document, base: Stored | None = None) -> Stored:
+        """Write a document to a new file; durable when this returns. It is cached by `keep`, once it is committed.
+
+        `base` is the version that the document was made from.
+        """
+        stored = self.encoded(document, base)
         zipped = location.endswith(".gz.metadata.json")
         self._files.write_new(location, gzip.compress(stored.raw) if zipped else stored.raw)
         return stored
 
-    def encoded(self, document: Document) -> Stored:
+    def encoded(self, document: Document, base: Stored | None = None) -> Stored:
         """A document with its bytes, in no file yet."""
-        return Stored(normalized(document), msgspec.json.encode(document))
+        raw, spans = encode_document(document, base)
+        return Stored(self._prepare(document, "a new document"), raw, spans)
 
     def keep(self, location: str, stored: Stored) -> None:
         """Have a committed document at hand for the next reader."""
@@ -83,6 +114,36 @@ class Documents:
             while self._cache_bytes > self._cache_bytes_max and self._cache:
                 _, oldest = self._cache.popitem(last=False)
                 self._cache_bytes -= len(oldest.raw)
+
+
+def encode_document(document: Document, base: Stored | None) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """The bytes of a document, and where its growing lists stand in them."""
+    parts: list[Buffer] = []
+    spans: dict[str, tuple[int, int]] = {}
+    size = 0
+    for key, value in document.items():
+        # A brace or a comma, then the name and a colon.
+        lead = (b"," if parts else b"{") + msgspec.json.encode(key) + b":"
+        encoded = _encode_grown(key, value, base) if key in GROWING else [msgspec.json.encode(value)]
+        start = size + len(lead)
+        size = start + sum(len(part) for part in encoded)
+        if key in GROWING:
+            spans[key] = (start, size)
+        parts += [lead, *encoded]
+    # Joined once: a long-lived table's document is megabytes.
+    return b"".join([*parts, b"}"]), spans
+
+
+def _encode_grown(key: str, entries: list[Document], base: Stored | None) -> list[Buffer]:
+    span = base.spans.get(key) if base is not None and base.spans is not None else None
+    if base is not None and span is not None:
+        old = base.document[key]
+        # Entries that were kept are the very same objects, which makes this comparison cheap.
+        if old and len(entries) >= len(old) and entries[: len(old)] == old:
+            added = msgspec.json.encode(entries[len(old) :])
+            comma = b"," if len(entries) > len(old) else b""
+            return [memoryview(base.raw)[span[0] : span[1] - 1], comma, added[1:]]
+    return [msgspec.json.encode(entries)]
 
 
 def next_location(document: Document, previous: str | None, unique: str) -> str:

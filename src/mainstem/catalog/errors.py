@@ -1,17 +1,22 @@
 """What can go wrong in the catalog, as the product's errors with the texts that Iceberg clients match on.
 
     NotFound
-    ├── NoSuchNamespace, NoSuchTable, NoSuchWarehouse
+    ├── NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
+    └── NoSuchPlan, NoSuchPlanTask
     Conflict
     ├── AlreadyExists       a name is taken
     ├── NamespaceNotEmpty   something still lives in the namespace
     └── CommitFailed        nothing was written: look at the current table, then try again
+    Invalid
+    └── IllegalArgument     the request is well-formed, but what it says makes no sense
+    MainstemError
+    └── Unsupported         the table has something that this operation does not know
 
 A client acts differently on each of them, so each is a kind. The wordings are part of Iceberg's protocol (the Java
 client's tests assert them), which is why they do not follow the house form "expected=… got=…".
 """
 
-from mainstem.model import Conflict, NotFound
+from mainstem.model import Conflict, Invalid, MainstemError, NotFound
 
 
 class NoSuchNamespace(NotFound):
@@ -26,6 +31,27 @@ class NoSuchTable(NotFound):
 
     def __init__(self, table: object) -> None:
         super().__init__(f"Table does not exist: {table}")
+
+
+class NoSuchView(NotFound):
+    """The view does not exist."""
+
+    def __init__(self, view: object) -> None:
+        super().__init__(f"View does not exist: {view}")
+
+
+class NoSuchPlan(NotFound):
+    """The plan is not, or no longer, known."""
+
+    def __init__(self, plan_id: str) -> None:
+        super().__init__(f"Plan id does not exist: {plan_id:.100}")
+
+
+class NoSuchPlanTask(NotFound):
+    """The plan task is not one of the table's."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"Plan task does not exist: {task:.100}")
 
 
 class NoSuchWarehouse(NotFound):
@@ -45,3 +71,11 @@ class NamespaceNotEmpty(Conflict):
 
 class CommitFailed(Conflict):
     """The commit wrote nothing: the table is not what the client assumed."""
+
+
+class IllegalArgument(Invalid):
+    """What a well-formed request says makes no sense. Java clients raise it again as the exception of that name."""
+
+
+class Unsupported(MainstemError):
+    """The operation does not know what it found in the table; the client has to do it by itself."""

@@ -7,6 +7,7 @@ other scheme goes through pyiceberg's FileIO, whose import is slow and therefore
 import gzip
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +18,9 @@ from mainstem.model import Invalid, NotFound
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
+# Gives pyiceberg's way to the files at a location.
+FileIoOf = Callable[[str], "FileIO"]
+
 GZIP_MAGIC = b"\x1f\x8b"
 _TABLE_FOLDERS = ("data", "metadata")
 
@@ -26,6 +30,9 @@ class Files(Protocol):
 
     def read(self, location: str) -> bytes:
         """All bytes of a file. Raises `NotFound` where there is none."""
+
+    def check_present(self, location: str) -> None:
+        """Raise `NotFound` where it costs next to nothing to see that there is no file."""
 
     def write_new(self, location: str, data: bytes) -> None:
         """Write a file that does not exist yet; when this returns, it survives a power cut."""
@@ -39,6 +46,9 @@ class Files(Protocol):
     def remove_table(self, location: str) -> None:
         """Remove the data and metadata files below a table's location."""
 
+    def file_io(self, location: str) -> "FileIO":
+        """pyiceberg's way to a location, for reading manifests."""
+
 
 class LocalFiles:
     """Plain absolute paths and file: URIs."""
@@ -47,7 +57,11 @@ class LocalFiles:
         try:
             return unzipped(local_path(location).read_bytes())
         except FileNotFoundError as error:
-            raise NotFound(f"Location does not exist: {location}") from error
+            raise _absent(location) from error
+
+    def check_present(self, location: str) -> None:
+        if not local_path(location).exists():
+            raise _absent(location)
 
     def write_new(self, location: str, data: bytes) -> None:
         path = local_path(location)
@@ -81,6 +95,11 @@ class LocalFiles:
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
+    def file_io(self, location: str) -> "FileIO":
+        from pyiceberg.io import load_file_io
+
+        return load_file_io({}, location)
+
 
 class ObjectFiles:
     """Any scheme that pyiceberg's FileIO knows, such as s3. An object is durable once its write returns."""
@@ -88,25 +107,30 @@ class ObjectFiles:
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
 
-    def _io(self, location: str) -> "FileIO":
+    def file_io(self, location: str) -> "FileIO":
+        """pyiceberg's way to a location."""
         from pyiceberg.io import load_file_io
 
         return load_file_io(self._properties, location)
 
     def read(self, location: str) -> bytes:
         try:
-            with self._io(location).new_input(location).open() as stream:
+            with self.file_io(location).new_input(location).open() as stream:
                 return unzipped(stream.read())
         except FileNotFoundError as error:
-            raise NotFound(f"Location does not exist: {location}") from error
+            raise _absent(location) from error
+
+    def check_present(self, location: str) -> None:
+        # That would be a request of its own for each load.
+        return
 
     def write_new(self, location: str, data: bytes) -> None:
-        with self._io(location).new_output(location).create(overwrite=False) as stream:
+        with self.file_io(location).new_output(location).create(overwrite=False) as stream:
             stream.write(data)
 
     def remove(self, location: str) -> None:
         try:
-            self._io(location).delete(location)
+            self.file_io(location).delete(location)
         except FileNotFoundError:
             pass
 
@@ -135,11 +159,18 @@ class RoutedFiles:
         self._local = LocalFiles()
         self._objects = ObjectFiles(properties or {})
 
+    def file_io(self, location: str) -> "FileIO":
+        """pyiceberg's way to a location."""
+        return self._objects.file_io(location)
+
     def _of(self, location: str) -> Files:
         return self._local if is_local(location) else self._objects
 
     def read(self, location: str) -> bytes:
         return self._of(location).read(location)
+
+    def check_present(self, location: str) -> None:
+        self._of(location).check_present(location)
 
     def write_new(self, location: str, data: bytes) -> None:
         self._of(location).write_new(location, data)
@@ -170,6 +201,11 @@ def local_path(location: str) -> Path:
 def unzipped(data: bytes) -> bytes:
     """Metadata files may be gzipped, whatever their name says."""
     return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
+
+
+def _absent(location: str) -> NotFound:
+    # Iceberg's own wording, which the tests of its clients ask for.
+    return NotFound(f"Failed to open input stream for file: {location}")
 
 
 def _has_files(folder: Path) -> bool:

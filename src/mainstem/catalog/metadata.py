@@ -198,11 +198,21 @@ def current_snapshot_id(document: Document) -> int | None:
 
 def ancestry(document: Document, snapshot_id: int | None) -> Iterator[Document]:
     """A snapshot and its parents, newest first, as far as the document still has them."""
-    left = {snapshot["snapshot-id"]: snapshot for snapshot in document.get("snapshots") or []}
-    # Taking each snapshot out as it is met ends the walk even where a broken document points in a circle.
-    while snapshot_id is not None and (snapshot := left.pop(snapshot_id, None)) is not None:
-        yield snapshot
-        snapshot_id = snapshot.get("parent-snapshot-id")
+    snapshots = document.get("snapshots") or []
+    # Writers append, so a parent stands before its child: one walk from the end finds the recent ones at once.
+    met = 0
+    for snapshot in reversed(snapshots):
+        if snapshot["snapshot-id"] == snapshot_id:
+            yield snapshot
+            met += 1
+            snapshot_id = snapshot.get("parent-snapshot-id")
+            if snapshot_id is None:
+                return
+    # What is left is out of that order. Taking each out as it is met ends the walk even in a circle.
+    left = {snapshot["snapshot-id"]: snapshot for snapshot in snapshots} if met < len(snapshots) else {}
+    while snapshot_id is not None and (found := left.pop(snapshot_id, None)) is not None:
+        yield found
+        snapshot_id = found.get("parent-snapshot-id")
 
 
 def with_referenced_snapshots_only(document: Document) -> Document:

@@ -6,7 +6,7 @@ demands: half of a commit is worse than none.
 
 from collections.abc import Callable, Sequence
 
-from mainstem.catalog import updates_schema, updates_snapshots
+from mainstem.catalog import updates_properties, updates_schema, updates_snapshots
 from mainstem.catalog.draft import Draft, need
 from mainstem.catalog.metadata import (
     FORMAT_VERSION_DEFAULT,
@@ -79,28 +79,6 @@ def _assign_uuid(draft: Draft, update: Document) -> None:
         draft.replace("table-uuid", uuid)
 
 
-def _set_location(draft: Draft, update: Document) -> None:
-    location = need(update, "location", str).rstrip("/")
-    if draft.document.get("location") != location:
-        draft.replace("location", location)
-
-
-def _set_properties(draft: Draft, update: Document) -> None:
-    # The key is called "updated" by clients of the protocol's first years.
-    changes = update["updates"] if "updates" in update else need(update, "updated", dict)
-    if not isinstance(changes, dict) or not all(isinstance(value, str) for value in changes.values()):
-        raise Invalid(f"properties are not text. expected=an object of strings got={changes!r:.200}")
-    if changes:
-        draft.replace("properties", {**draft.document["properties"], **changes})
-
-
-def _remove_properties(draft: Draft, update: Document) -> None:
-    gone = set(update["removals"] if "removals" in update else need(update, "removed", list))
-    if gone:
-        kept = {key: value for key, value in draft.document["properties"].items() if key not in gone}
-        draft.replace("properties", kept)
-
-
 def _add_encryption_key(draft: Draft, update: Document) -> None:
     key = need(update, "encryption-key", dict)
     keys = draft.document.get("encryption-keys") or []
@@ -133,9 +111,9 @@ _ACTIONS: dict[str, Callable[[Draft, Document], None]] = {
     "remove-statistics": updates_snapshots.remove_statistics,
     "set-partition-statistics": updates_snapshots.set_partition_statistics,
     "remove-partition-statistics": updates_snapshots.remove_partition_statistics,
-    "set-location": _set_location,
-    "set-properties": _set_properties,
-    "remove-properties": _remove_properties,
+    "set-location": updates_properties.set_location,
+    "set-properties": updates_properties.set_properties,
+    "remove-properties": updates_properties.remove_properties,
     "add-encryption-key": _add_encryption_key,
     "remove-encryption-key": _remove_encryption_key,
 }

@@ -21,7 +21,7 @@ def upgrade_format_version(draft: Draft, update: Document) -> None:
 def add_schema(draft: Draft, update: Document) -> None:
     doc, schema = draft.document, need(update, "schema", dict)
     last_column_id = max(doc["last-column-id"], highest_field_id(schema), update.get("last-column-id") or 0)
-    known = next((s for s in doc["schemas"] if _same_schema(s, schema)), None)
+    known = next((s for s in doc["schemas"] if same_schema(s, schema)), None)
     if known is not None:
         draft.schema_id_added = known["schema-id"]
     else:
@@ -113,7 +113,8 @@ def set_default_sort_order(draft: Draft, update: Document) -> None:
         draft.replace("default-sort-order-id", order_id)
 
 
-def _same_schema(one: Document, other: Document) -> bool:
+def same_schema(one: Document, other: Document) -> bool:
+    """Whether two schemas are the same but for their ids."""
     return _schema_content(one) == _schema_content(other)
 
 

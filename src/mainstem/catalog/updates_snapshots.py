@@ -2,7 +2,7 @@
 
 from mainstem.catalog.draft import Draft, need
 from mainstem.catalog.errors import CommitFailed
-from mainstem.catalog.metadata import MAIN, NO_SNAPSHOT, ROW_LINEAGE_VERSION, by_id
+from mainstem.catalog.metadata import MAIN, NO_SNAPSHOT, ROW_LINEAGE_VERSION
 from mainstem.catalog.schemas import Document
 from mainstem.model import Invalid
 
@@ -14,13 +14,13 @@ def add_snapshot(draft: Draft, update: Document) -> None:
     for section, what in (("schemas", "schema"), ("partition-specs", "partition spec"), ("sort-orders", "sort order")):
         if not doc[section]:
             raise Invalid(f"Attempting to add a snapshot before a {what} is added")
-    if by_id(doc["snapshots"], "snapshot-id", snapshot_id) is not None:
+    if draft.snapshot(snapshot_id) is not None:
         raise Invalid(f"Snapshot already exists for id: {snapshot_id}")
     if doc["format-version"] > 1:
         _advance_sequence_number(draft, snapshot)
     if doc["format-version"] >= ROW_LINEAGE_VERSION:
         _advance_row_id(draft, snapshot)
-    draft.replace("snapshots", [*doc["snapshots"], snapshot])
+    draft.append("snapshots", snapshot)
     draft.snapshot_ids_added.add(snapshot_id)
     draft.updated_ms = timestamp_ms
 
@@ -55,7 +55,7 @@ def set_snapshot_ref(draft: Draft, update: Document) -> None:
         raise Invalid(f"ref has an unknown type. expected=branch or tag got={ref['type']!r}")
     if doc["refs"].get(name) == ref:
         return
-    snapshot = by_id(doc["snapshots"], "snapshot-id", snapshot_id)
+    snapshot = draft.snapshot(snapshot_id)
     if snapshot is None:
         raise Invalid(f"Cannot set {name} to unknown snapshot: {snapshot_id}")
     if snapshot_id in draft.snapshot_ids_added:
@@ -71,11 +71,9 @@ def _set_current_snapshot(draft: Draft, snapshot_id: int) -> None:
     if draft.updated_ms is None:
         draft.updated_ms = draft.now_ms
     entry = {"timestamp-ms": draft.updated_ms, "snapshot-id": snapshot_id}
-    log = draft.document["snapshot-log"]
     if draft.document.get("current-snapshot-id") != snapshot_id:
-        log = [*log, entry]
+        draft.append("snapshot-log", entry)
     draft.replace("current-snapshot-id", snapshot_id)
-    draft.replace("snapshot-log", log)
 
 
 def remove_snapshot_ref(draft: Draft, update: Document) -> None:
@@ -140,14 +138,13 @@ def trim_snapshot_log(draft: Draft, base_log: list[Document]) -> None:
     """Keep the log of `main` true: what was never current goes, and so does what came before a removed snapshot."""
     doc = draft.document
     current = doc.get("current-snapshot-id")
-    left = {s["snapshot-id"] for s in doc["snapshots"]}
     # Within one commit `main` may pass over snapshots that nobody ever saw as current.
     passed = {e["snapshot-id"] for e in doc["snapshot-log"][len(base_log) :]} & draft.snapshot_ids_added - {current}
     if not passed and not draft.snapshots_removed:
         return
     kept: list[Document] = []
     for entry in doc["snapshot-log"]:
-        if entry["snapshot-id"] not in left:
+        if draft.snapshot(entry["snapshot-id"]) is None:
             # With a hole in it, time travel would find the wrong snapshot for the time of the hole.
             kept = []
         elif entry["snapshot-id"] not in passed:

@@ -1,34 +1,31 @@
 """The catalog's door: Iceberg REST over HTTP, at the server's root.
 
-Reads a request, calls the catalog in a worker thread (it blocks on files and on the store), encodes the answer. The
-tables at the end of the module are all it decides: which call an operation is, and which code an error becomes.
+Reads a request, calls the catalog in a worker thread (it blocks on files and on the store), encodes the answer. What an
+operation does is in `catalog_operations`, what an error becomes in `catalog_answers`. It is an ASGI application of its
+own below `/v1`: half of the time of a load went into the framework's request and response, of which nothing was used.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
 
 import anyio
 from anyio import to_thread
-from litestar import Request, Response, Router, route
+from litestar import asgi
+from litestar.enums import ScopeType
+from litestar.handlers import ASGIRouteHandler
+from litestar.types import HTTPScope, Receive, Scope, Send
 
-from mainstem.catalog import (
-    AlreadyExists,
-    Catalog,
-    Commit,
-    CommitFailed,
-    NamespaceNotEmpty,
-    NewTable,
-    NoSuchNamespace,
-    NoSuchTable,
-    NoSuchWarehouse,
-    TableIdent,
-)
-from mainstem.catalog.catalog import Loaded
-from mainstem.catalog.metadata import with_referenced_snapshots_only
-from mainstem.model import Conflict, Denied, Invalid, MainstemError, NotFound, OutcomeUnknown, Overloaded
+from mainstem.catalog import Catalog, TableIdent
+from mainstem.doors.catalog_answers import Answer, Asked, failure, failure_of
+from mainstem.doors.catalog_auth import TOKEN_PATH, refusal, token_answer
+from mainstem.doors.catalog_operations import OPERATIONS
+from mainstem.doors.catalog_retries import once
+from mainstem.model import MainstemError
 from mainstem.wire import iceberg_rest as wire
-from mainstem.wire.iceberg_rest import Call, Operation
+from mainstem.wire.iceberg_rest import Operation
+
+__all__ = ["Answer", "Asked", "catalog_router", "respond"]
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 # Commits to one table wait for each other in their threads; the bound keeps them from taking every thread there is.
@@ -37,248 +34,90 @@ THREADS_MAX = 24
 _logger = logging.getLogger(__name__)
 
 
-class Answer(NamedTuple):
-    """What goes back to the client."""
-
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] | None = None
-
-
-class Asked(NamedTuple):
-    """A request, read whole."""
-
-    call: Call
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def ident(self) -> TableIdent:
-        """The table in the path."""
-        return TableIdent(self.call.namespace, self.call.table)
-
-
-def catalog_router(catalog: Catalog) -> Router:
+def catalog_router(catalog: Catalog) -> ASGIRouteHandler:
     """The routes below `/v1`, to be mounted at the root."""
     threads = anyio.CapacityLimiter(THREADS_MAX)
 
-    @route(
-        "/{path:path}",
-        http_method=["GET", "POST", "HEAD", "DELETE"],
-        request_max_body_size=BODY_BYTES_MAX,
-        include_in_schema=False,
-        status_code=200,
-    )
-    async def serve(request: Request[Any, Any, Any]) -> Response[bytes]:
-        raw_path = request.scope.get("raw_path", b"").decode("ascii", "replace")
-        call = wire.route(request.method, raw_path.removeprefix("/v1/"))
-        if call is None:
-            answer = _failure("No such endpoint", "NotFoundException", 404)
-        else:
-            asked = Asked(call, request.query_params, request.headers, await request.body())
-            answer = await to_thread.run_sync(respond, catalog, asked, limiter=threads)
-        return Response(
-            answer.body,
-            status_code=answer.status,
-            media_type="application/json",
-            headers=dict(answer.headers) if answer.headers else None,
-        )
+    @asgi("/v1", is_mount=True, copy_scope=False)
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            answer = await _answer(scope, receive)
+            # An answer to HEAD has no body of its own, whatever its length would be.
+            body = b"" if scope["method"] == "HEAD" else answer.body
+            headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
+            if body:
+                headers.append((b"content-type", b"application/json"))
+            if answer.status not in (204, 304):
+                headers.append((b"content-length", str(len(body)).encode()))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    return Router(path="/v1", route_handlers=[serve])
+    async def _answer(scope: HTTPScope, receive: Receive) -> Answer:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        body = await _body(receive)
+        if body is None:
+            return failure(f"Request is larger than {BODY_BYTES_MAX} bytes", "RequestTooLargeException", 413)
+        method = str(scope["method"])
+        path = scope["raw_path"].decode("ascii", "replace").removeprefix("/v1/")
+        if method == "POST" and path == TOKEN_PATH:
+            return token_answer(catalog.tokens, headers, body)
+        refused = refusal(catalog.tokens, headers)
+        if refused is not None:
+            return refused
+        call = wire.route(method, path)
+        if call is None:
+            return failure("No such endpoint", "NotFoundException", 404)
+        asked = Asked(call, _query(scope["query_string"]), headers, body)
+        if call.operation is Operation.LOAD_TABLE and catalog.is_at_hand(TableIdent(call.namespace, call.name)):
+            # A thread would take longer than the answer.
+            return respond(catalog, asked)
+        return await to_thread.run_sync(respond, catalog, asked, limiter=threads)
+
+    return serve
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None if it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            # The client went away: nobody waits for what is missing.
+            return b"".join(parts)
+        part = message.get("body", b"")
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            return None
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _query(raw: bytes) -> Mapping[str, str]:
+    return dict(parse_qsl(raw.decode("ascii", "replace"), keep_blank_values=True)) if raw else {}
 
 
 def respond(catalog: Catalog, asked: Asked) -> Answer:
     """Answer one request, whatever becomes of it."""
     try:
-        return _OPERATIONS[asked.call.operation](catalog, asked)
+        return once(catalog, asked, lambda: _run(catalog, asked))
     except MainstemError as error:
-        return _failure_of(error)
+        return failure_of(error)
     except Exception as error:
-        _logger.exception("catalog request failed", extra={"operation": asked.call.operation.value})
-        # Clients that commit read a 500 as "unknown whether it happened", which is all that is known here.
-        return _failure(f"{type(error).__name__}: {error}", "InternalServerError", 500)
+        return _unexpected(asked, error)
 
 
-def _config(catalog: Catalog, asked: Asked) -> Answer:
-    catalog.check_warehouse(asked.query.get("warehouse"))
-    return _ok({"defaults": {}, "overrides": {}, "endpoints": list(wire.ENDPOINTS)})
+def _run(catalog: Catalog, asked: Asked) -> Answer:
+    try:
+        return OPERATIONS[asked.call.operation](catalog, asked)
+    except MainstemError as error:
+        return failure_of(error)
+    except Exception as error:
+        return _unexpected(asked, error)
 
 
-def _list_namespaces(catalog: Catalog, asked: Asked) -> Answer:
-    found = catalog.list_namespaces(wire.parse_namespace(asked.query.get("parent", "")))
-    page = wire.paginate(found, lambda n: n[-1], asked.query.get("pageToken"), asked.query.get("pageSize"))
-    return _ok({"namespaces": page.entries, "next-page-token": page.next_token})
-
-
-def _create_namespace(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, wire.CreateNamespaceRequest)
-    catalog.create_namespace(body.namespace, body.properties or {})
-    return _ok({"namespace": body.namespace, "properties": body.properties or {}})
-
-
-def _load_namespace(catalog: Catalog, asked: Asked) -> Answer:
-    properties = catalog.namespace_properties(asked.call.namespace)
-    return _ok({"namespace": asked.call.namespace, "properties": properties})
-
-
-def _namespace_exists(catalog: Catalog, asked: Asked) -> Answer:
-    catalog.namespace_properties(asked.call.namespace)
-    return Answer(204)
-
-
-def _drop_namespace(catalog: Catalog, asked: Asked) -> Answer:
-    catalog.drop_namespace(asked.call.namespace)
-    return Answer(204)
-
-
-def _update_namespace(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, wire.UpdateNamespaceRequest)
-    removals, updates = list(dict.fromkeys(body.removals or [])), body.updates or {}
-    if both := sorted(updates.keys() & set(removals)):
-        return _failure(f"Invalid namespace update: cannot simultaneously set and remove keys: {both}", *_UNPROCESSABLE)
-    removed, missing = catalog.update_namespace(asked.call.namespace, removals, updates)
-    return _ok({"updated": list(updates), "removed": removed, "missing": missing})
-
-
-def _list_tables(catalog: Catalog, asked: Asked) -> Answer:
-    found = catalog.list_tables(asked.call.namespace)
-    page = wire.paginate(found, lambda t: t.name, asked.query.get("pageToken"), asked.query.get("pageSize"))
-    entries = [{"namespace": ident.namespace, "name": ident.name} for ident in page.entries]
-    return _ok({"identifiers": entries, "next-page-token": page.next_token})
-
-
-def _create_table(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, wire.CreateTableRequest)
-    new = NewTable(body.schema, body.partition_spec, body.write_order, body.location, body.properties or {})
-    create = catalog.stage_table if body.stage_create else catalog.create_table
-    return _table(create(asked.call.namespace, body.name, new))
-
-
-def _register_table(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, wire.RegisterTableRequest)
-    overwrite = bool(body.overwrite)
-    return _table(catalog.register_table(asked.call.namespace, body.name, body.metadata_location, overwrite=overwrite))
-
-
-def _load_table(catalog: Catalog, asked: Asked) -> Answer:
-    snapshots = asked.query.get("snapshots", "all")
-    if snapshots not in ("all", "refs"):
-        raise Invalid(f"snapshots is unknown. expected=all or refs got={snapshots!r}")
-    known = asked.headers.get("if-none-match")
-    if known is not None and wire.etag(catalog.metadata_location(asked.ident), snapshots) == known:
-        return Answer(304, headers={"ETag": known})
-    return _table(catalog.load_table(asked.ident), snapshots)
-
-
-def _table_exists(catalog: Catalog, asked: Asked) -> Answer:
-    if not catalog.table_exists(asked.ident):
-        raise NoSuchTable(asked.ident)
-    return Answer(204)
-
-
-def _commit_table(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, wire.CommitRequest)
-    return _table(catalog.commit_table(Commit(asked.ident, body.requirements, body.updates)))
-
-
-def _commit_transaction(catalog: Catalog, asked: Asked) -> Answer:
-    commits = []
-    for change in wire.decode(asked.body, wire.CommitTransactionRequest).table_changes:
-        if change.identifier is None:
-            raise Invalid("a table change names no table. expected=identifier got=none")
-        commits.append(Commit(_ident(change.identifier), change.requirements, change.updates))
-    catalog.commit_transaction(commits)
-    return Answer(204)
-
-
-def _drop_table(catalog: Catalog, asked: Asked) -> Answer:
-    catalog.drop_table(asked.ident, purge=asked.query.get("purgeRequested", "").lower() == "true")
-    return Answer(204)
-
-
-def _unregister_table(catalog: Catalog, asked: Asked) -> Answer:
-    return _table(catalog.unregister_table(asked.ident))
-
-
-def _report_metrics(_catalog: Catalog, _asked: Asked) -> Answer:
-    # Engines send these unasked after every scan and commit. They are welcome, and nothing is done with them yet.
-    return Answer(204)
-
-
-def _rename_table(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, wire.RenameTableRequest)
-    catalog.rename_table(_ident(body.source), _ident(body.destination))
-    return Answer(204)
-
-
-def _ident(identifier: wire.Identifier) -> TableIdent:
-    return TableIdent(tuple(identifier.namespace), identifier.name)
-
-
-def _ok(body: object) -> Answer:
-    return Answer(200, wire.encode(body))
-
-
-def _table(loaded: Loaded, snapshots: str = "all") -> Answer:
-    raw = loaded.stored.raw
-    if snapshots == "refs":
-        raw = wire.encode(with_referenced_snapshots_only(loaded.stored.document))
-    headers = {}
-    if loaded.metadata_location is not None:
-        headers["ETag"] = wire.etag(loaded.metadata_location, snapshots)
-    return Answer(200, wire.encode_load_table(loaded.metadata_location, raw), headers)
-
-
-def _failure(message: str, kind: str, code: int) -> Answer:
-    return Answer(code, wire.encode_error(message, kind, code))
-
-
-def _failure_of(error: MainstemError) -> Answer:
-    for kind, (name, code) in _CODES.items():
-        if isinstance(error, kind):
-            answer = _failure(str(error), name, code)
-            if isinstance(error, Overloaded):
-                return answer._replace(headers={"Retry-After": str(max(1, round(error.retry_after_s)))})
-            return answer
-    return _failure(str(error), "InternalServerError", 500)
-
-
-_UNPROCESSABLE = ("UnprocessableEntityException", 422)
-
-# The first entry that fits decides, so the special ones come before the general ones.
-_CODES: dict[type[MainstemError], tuple[str, int]] = {
-    NoSuchNamespace: ("NoSuchNamespaceException", 404),
-    NoSuchTable: ("NoSuchTableException", 404),
-    NoSuchWarehouse: ("NoSuchWarehouseException", 404),
-    AlreadyExists: ("AlreadyExistsException", 409),
-    NamespaceNotEmpty: ("NamespaceNotEmptyException", 409),
-    CommitFailed: ("CommitFailedException", 409),
-    Conflict: ("CommitFailedException", 409),
-    NotFound: ("NotFoundException", 404),
-    Invalid: ("BadRequestException", 400),
-    Denied: ("ForbiddenException", 403),
-    Overloaded: ("ServiceUnavailableException", 503),
-    OutcomeUnknown: ("CommitStateUnknownException", 500),
-}
-
-_OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
-    Operation.CONFIG: _config,
-    Operation.LIST_NAMESPACES: _list_namespaces,
-    Operation.CREATE_NAMESPACE: _create_namespace,
-    Operation.LOAD_NAMESPACE: _load_namespace,
-    Operation.NAMESPACE_EXISTS: _namespace_exists,
-    Operation.DROP_NAMESPACE: _drop_namespace,
-    Operation.UPDATE_NAMESPACE: _update_namespace,
-    Operation.LIST_TABLES: _list_tables,
-    Operation.CREATE_TABLE: _create_table,
-    Operation.REGISTER_TABLE: _register_table,
-    Operation.LOAD_TABLE: _load_table,
-    Operation.TABLE_EXISTS: _table_exists,
-    Operation.COMMIT_TABLE: _commit_table,
-    Operation.DROP_TABLE: _drop_table,
-    Operation.UNREGISTER_TABLE: _unregister_table,
-    Operation.REPORT_METRICS: _report_metrics,
-    Operation.RENAME_TABLE: _rename_table,
-    Operation.COMMIT_TRANSACTION: _commit_transaction,
-}
+def _unexpected(asked: Asked, error: Exception) -> Answer:
+    _logger.exception("catalog request failed", extra={"operation": asked.call.operation.value})
+    # Clients that commit read a 500 as "unknown whether it happened", which is all that is known here.
+    return failure(f"{type(error).__name__}: {error}", "InternalServerError", 500)

@@ -5,7 +5,6 @@ JSON request per line from stdin, answers each on stdout, and ends when stdin do
 state: a request that was not answered can be sent again to the next child.
 """
 
-import ctypes
 import gc
 import os
 import signal
@@ -22,8 +21,8 @@ from mainstem.log import frames
 from mainstem.log.sealing import SealAnswer, SealRequest
 from mainstem.log.segments import SegmentBuilder
 from mainstem.model.errors import Corrupt, MainstemError
+from mainstem.runtime.lifetime import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
 # Behind the gateway, but not starved by a busy pipeline on a small machine: that waits for our segments.
 _NICE = 5
 
@@ -68,17 +67,9 @@ class _NoPandas(MetaPathFinder):
             raise ImportError(fullname)
 
 
-def _die_with_parent(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # It may have died before we asked.
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
 def main() -> None:
     """The child's life. Its only argument is the parent's process id."""
-    _die_with_parent(int(sys.argv[1]))
+    die_with_parent(int(sys.argv[1]))
     # Ctrl-C reaches the whole group; when to end is the parent's word.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICE)

@@ -5,7 +5,6 @@ line. It goes when it is told to (SIGTERM: the passes in hand are finished), whe
 process that started it dies.
 """
 
-import ctypes
 import fcntl
 import logging
 import os
@@ -33,20 +32,20 @@ from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
+from mainstem.runtime.lifetime import die_with_parent
 
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.2
 # After this long without an end of the work in hand, the process goes anyway: a pass may be repeated.
 STOP_S_MAX = 25.0
-_PR_SET_PDEATHSIG = 1
 
 
 def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
     """Carry segments into tables until told to stop. Raises what ended it otherwise."""
     clock = clock or SystemClock()
     stop = threading.Event()
-    _die_with_parent()
+    die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if settings.tied_to_stdin:
@@ -161,11 +160,6 @@ class _only_one:  # noqa: N801 — read as a statement
     def __exit__(self, *_: object) -> None:
         assert self._file is not None
         self._file.close()
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _watch_stdin(stop: threading.Event) -> None:

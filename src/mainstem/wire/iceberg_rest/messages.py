@@ -48,15 +48,40 @@ class RegisterTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
     overwrite: bool | None = None
 
 
+class CreateViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Create a view."""
+
+    name: str
+    schema: Object
+    view_version: Object
+    location: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class RegisterViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Take up a view whose metadata file exists."""
+
+    name: str
+    metadata_location: str
+
+
+class CommitViewRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Change one view."""
+
+    updates: list[Object]
+    requirements: list[Object] | None = None
+    identifier: "Identifier | None" = None
+
+
 class Identifier(msgspec.Struct, frozen=True, rename="kebab"):
-    """A table in a body."""
+    """A table or view in a body."""
 
     namespace: list[str]
     name: str
 
 
 class RenameTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
-    """Give a table another name."""
+    """Give a table or view another name."""
 
     source: Identifier
     destination: Identifier
@@ -76,10 +101,36 @@ class CommitTransactionRequest(msgspec.Struct, frozen=True, rename="kebab"):
     table_changes: list[CommitRequest]
 
 
+class FetchTasksRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Ask for the file tasks of a plan task."""
+
+    plan_task: str
+
+
+class SignRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Have a request to object storage signed."""
+
+    region: str
+    uri: str
+    method: str
+    headers: dict[str, list[str]]
+    properties: dict[str, str] | None = None
+    body: str | None = None
+    provider: str | None = None
+
+
+class Named(msgspec.Struct, frozen=True):
+    """As much of a request that makes something as says what it is called."""
+
+    name: str
+
+
 class _LoadTableResponse(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
     metadata: msgspec.Raw
     config: dict[str, str]
     metadata_location: str | None = None
+    storage_credentials: list[Object] | None = None
+    remote_signing_config: Object | None = None
 
 
 Request = TypeVar("Request")
@@ -98,11 +149,29 @@ def encode(body: object) -> bytes:
     return msgspec.json.encode(body)
 
 
-def encode_load_table(metadata_location: str | None, metadata: bytes) -> bytes:
+def encode_load_table(
+    metadata_location: str | None,
+    metadata: bytes,
+    config: dict[str, str] | None = None,
+    storage_credentials: list[Object] | None = None,
+    *,
+    is_signed: bool = False,
+) -> bytes:
     """The answer to loading, creating and committing to a table. The metadata goes in as the bytes it already is."""
     return msgspec.json.encode(
-        _LoadTableResponse(metadata=msgspec.Raw(metadata), config={}, metadata_location=metadata_location)
+        _LoadTableResponse(
+            metadata=msgspec.Raw(metadata),
+            config=config or {},
+            metadata_location=metadata_location,
+            storage_credentials=storage_credentials or None,
+            remote_signing_config={} if is_signed else None,
+        )
     )
+
+
+def credentials(by_prefix: dict[str, dict[str, str]]) -> list[Object]:
+    """Storage credentials in the protocol's form."""
+    return [{"prefix": prefix, "config": config} for prefix, config in by_prefix.items()]
 
 
 def encode_error(message: str, kind: str, code: int) -> bytes:
@@ -114,3 +183,9 @@ def etag(metadata_location: str, snapshots: str) -> str:
     """Names one version of a table as one client sees it: the snapshots shown are part of what it sees."""
     digest = hashlib.sha256(f"{metadata_location}\n{snapshots}".encode()).hexdigest()
     return f'W/"{digest[:32]}"'
+
+
+def is_match(if_none_match: str, current: str) -> bool:
+    """Whether a client's `If-None-Match` names the current version. It may be a list, and `*` is any version."""
+    known = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
+    return "*" in known or current.removeprefix("W/") in known

@@ -6,7 +6,7 @@ undecoded: a namespace or a table name may hold a slash, which is only told from
 
 from enum import StrEnum
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 LEVEL_SEPARATOR = "\x1f"
 
@@ -32,6 +32,20 @@ class Operation(StrEnum):
     REPORT_METRICS = "report-metrics"
     RENAME_TABLE = "rename-table"
     COMMIT_TRANSACTION = "commit-transaction"
+    PLAN_SCAN = "plan-scan"
+    FETCH_PLAN = "fetch-plan"
+    CANCEL_PLAN = "cancel-plan"
+    FETCH_TASKS = "fetch-tasks"
+    LOAD_CREDENTIALS = "load-credentials"
+    SIGN = "sign"
+    LIST_VIEWS = "list-views"
+    CREATE_VIEW = "create-view"
+    REGISTER_VIEW = "register-view"
+    LOAD_VIEW = "load-view"
+    VIEW_EXISTS = "view-exists"
+    COMMIT_VIEW = "commit-view"
+    DROP_VIEW = "drop-view"
+    RENAME_VIEW = "rename-view"
 
 
 class Call(NamedTuple):
@@ -39,7 +53,9 @@ class Call(NamedTuple):
 
     operation: Operation
     namespace: tuple[str, ...] = ()
-    table: str = ""
+    # Of the table or the view.
+    name: str = ""
+    plan_id: str = ""
 
 
 _ROUTES: tuple[tuple[str, str, Operation], ...] = (
@@ -61,6 +77,20 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/tables/{table}/metrics", Operation.REPORT_METRICS),
     ("POST", "tables/rename", Operation.RENAME_TABLE),
     ("POST", "transactions/commit", Operation.COMMIT_TRANSACTION),
+    ("POST", "namespaces/{namespace}/tables/{table}/plan", Operation.PLAN_SCAN),
+    ("GET", "namespaces/{namespace}/tables/{table}/plan/{plan-id}", Operation.FETCH_PLAN),
+    ("DELETE", "namespaces/{namespace}/tables/{table}/plan/{plan-id}", Operation.CANCEL_PLAN),
+    ("POST", "namespaces/{namespace}/tables/{table}/tasks", Operation.FETCH_TASKS),
+    ("GET", "namespaces/{namespace}/tables/{table}/credentials", Operation.LOAD_CREDENTIALS),
+    ("POST", "namespaces/{namespace}/tables/{table}/sign", Operation.SIGN),
+    ("GET", "namespaces/{namespace}/views", Operation.LIST_VIEWS),
+    ("POST", "namespaces/{namespace}/views", Operation.CREATE_VIEW),
+    ("POST", "namespaces/{namespace}/register-view", Operation.REGISTER_VIEW),
+    ("GET", "namespaces/{namespace}/views/{view}", Operation.LOAD_VIEW),
+    ("HEAD", "namespaces/{namespace}/views/{view}", Operation.VIEW_EXISTS),
+    ("POST", "namespaces/{namespace}/views/{view}", Operation.COMMIT_VIEW),
+    ("DELETE", "namespaces/{namespace}/views/{view}", Operation.DROP_VIEW),
+    ("POST", "views/rename", Operation.RENAME_VIEW),
 )
 
 # Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
@@ -78,8 +108,14 @@ def route(method: str, raw_path: str) -> Call | None:
         if method == wanted_method and len(segments) == len(pattern):
             names = _match(pattern, segments)
             if names is not None:
-                return Call(operation, parse_namespace(names.get("namespace", "")), names.get("table", ""))
+                name = names.get("table") or names.get("view", "")
+                return Call(operation, parse_namespace(names.get("namespace", "")), name, names.get("plan-id", ""))
     return None
+
+
+def sign_path(namespace: tuple[str, ...], table: str) -> str:
+    """Where requests to a table's files are signed, below the catalog's address."""
+    return f"v1/namespaces/{quote(LEVEL_SEPARATOR.join(namespace), safe='')}/tables/{quote(table, safe='')}/sign"
 
 
 def parse_namespace(text: str) -> tuple[str, ...]:

@@ -1,0 +1,127 @@
+"""The embedded store: SQLite with Python's own module. One file, one writer at a time, readers beside it.
+
+No dependency, no import time, and one fsync per transaction (WAL, synchronous=FULL).
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mainstem.catalog.sql_store import SqlStore, Violated, write_mark
+from mainstem.catalog.store import CURRENT_MARK
+from mainstem.model import Corrupt, OutcomeUnknown, Overloaded
+
+BUSY_TIMEOUT_S = 30.0
+
+# Each entry takes the database from the version of its index to the next one. Entries are only ever added.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE namespaces (
+        namespace TEXT PRIMARY KEY,
+        properties TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE tables (
+        namespace TEXT NOT NULL REFERENCES namespaces (namespace),
+        name TEXT NOT NULL,
+        metadata_location TEXT NOT NULL,
+        location TEXT NOT NULL,
+        snapshot_id INTEGER,
+        covered INTEGER NOT NULL,
+        PRIMARY KEY (namespace, name)
+    ) WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE tables ADD COLUMN kind TEXT NOT NULL DEFAULT 'table';
+    CREATE INDEX tables_location ON tables (location);
+    CREATE TABLE marks (
+        key TEXT PRIMARY KEY,
+        request TEXT NOT NULL,
+        status INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        time_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX marks_time ON marks (time_ms);
+    """,
+)
+
+
+class SqliteStore(SqlStore):
+    """A store in one file."""
+
+    is_embedded = True
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        # As many connections as there are calls at the same moment; the callers' threads are what bounds them.
+        self._idle: list[sqlite3.Connection] = []
+        # Writers queue here rather than in SQLite, whose busy handler sleeps and polls.
+        self._write_lock = threading.Lock()
+        self._migrate()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        return connection
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            self._idle.append(connection)
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        with self._write_lock, self._read() as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                if (mark := CURRENT_MARK.get()) is not None:
+                    write_mark(connection, mark)
+            except BaseException as error:
+                _roll_back(connection)
+                if isinstance(error, sqlite3.IntegrityError):
+                    raise Violated(str(error)) from error
+                if isinstance(error, sqlite3.OperationalError):
+                    # A full or failing disk, or another process in the way: nothing was written.
+                    raise Overloaded(f"catalog store cannot write. got={error}", retry_after_s=1.0) from error
+                raise
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                # A failed COMMIT may have reached the disk or not; only a look after recovery tells.
+                _roll_back(connection)
+                raise OutcomeUnknown(f"catalog store could not confirm a commit. got={error}") from error
+
+    def _migrate(self) -> None:
+        with self._write() as connection:
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+            if version > len(MIGRATIONS):
+                raise Corrupt(
+                    f"catalog is of a later version. expected=at most {len(MIGRATIONS)} got={version}",
+                    place=str(self._path),
+                )
+            for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+                for statement in filter(str.strip, script.split(";")):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={number}")
+
+    def close(self) -> None:
+        """Release every connection."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # SQLite itself rolls back on some errors, such as a full disk.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
