@@ -1,13 +1,19 @@
 """One real server for every test that only needs some server: its start, and Spark's, are paid once."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
+from mainstem.app.jars import ensure_jars
 from mainstem.app.process import ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A deadline per example measures the machine's other work, not ours.
 settings.register_profile("mainstem", deadline=None)
@@ -29,3 +35,23 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """One Spark session for every test that needs one in its own process: starting one takes ten seconds."""
+    from mainstem.pipeline.session import SessionSettings, build_session
+
+    session = build_session(
+        SessionSettings(
+            app="mainstem-tests",
+            master="local[2]",
+            driver_memory="2g",
+            jars=tuple(str(jar) for jar in ensure_jars()),
+            python=sys.executable,
+            catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
+        )
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

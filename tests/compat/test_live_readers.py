@@ -5,17 +5,14 @@ deletion vectors, and only with thousands of deletes over many files. The layout
 """
 
 import random
-import sys
 from collections.abc import Iterator
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyspark.sql import SparkSession
 
-from mainstem.app.jars import ensure_jars
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, connect_duckdb, delete, update
-from mainstem.pipeline.session import SessionSettings, build_session
 from mainstem.wire.cdc import CdcEvent
 
 ROUNDS = 10
@@ -23,24 +20,9 @@ CHANGES_PER_ROUND = 20_000
 KEYS = 40_000
 TABLE = "much_changed"
 COLUMNS = ("_key", "n", "text")
+ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
 
 Rows = dict[str, tuple[int, str]]
-
-
-@pytest.fixture(scope="module")
-def spark(live_server: ServerProcess) -> Iterator[SparkSession]:
-    session = build_session(
-        SessionSettings(
-            app="reader",
-            master="local[2]",
-            driver_memory="2g",
-            jars=tuple(str(jar) for jar in ensure_jars()),
-            python=sys.executable,
-            catalogs={"live": {"type": "rest", "uri": live_server.url, "warehouse": "lake"}},
-        )
-    )
-    # Left running: a later test may have the same session.
-    yield session
 
 
 def _changes(rng: random.Random, expected: Rows, round_: int) -> Iterator[CdcEvent]:
@@ -82,6 +64,8 @@ async def test_three_readers_see_the_same_rows(live_server: ServerProcess, spark
     table = RestCatalog("lake", uri=live_server.url).load_table(f"default.{TABLE}")
     by_pyiceberg = table.scan(selected_fields=COLUMNS).to_arrow().select(list(COLUMNS)).to_pylist()
     assert _by_key([tuple(row.values()) for row in by_pyiceberg], "pyiceberg") == expected
+    for name, value in {"": ICEBERG, ".type": "rest", ".uri": live_server.url, ".warehouse": "lake"}.items():
+        spark.conf.set(f"spark.sql.catalog.live{name}", value)
     by_spark = spark.sql(f"SELECT {columns} FROM live.default.{TABLE}").toArrow().to_pylist()
     assert _by_key([tuple(row.values()) for row in by_spark], "Spark") == expected
     # The test is of the right size: many files, and thousands of deletes that readers have to apply.

@@ -119,6 +119,8 @@ class Reporter:
             self._progress.changed.wait(REPORT_INTERVAL_S)
             self._progress.changed.clear()
             self._post()
+        # What changed while the last report was on its way: a stop must not swallow it.
+        self._post()
 
     def _post(self) -> None:
         assert self._url is not None

@@ -1,7 +1,6 @@
 """A Spark session for the whole run, a catalog per test, and segments written as the log's sealer writes them."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -12,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mainstem.app.jars import ensure_jars
 from mainstem.model import Change, Operation, TableName
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import Lake
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import Segment, SegmentFolder
-from mainstem.pipeline.session import SessionSettings, build_session, join_session
+from mainstem.pipeline.session import join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
@@ -121,24 +119,6 @@ def _count(table: dict[str, Any], change: Change, error: str | None) -> None:
     for name, value in columns.items():
         table["columns"].setdefault(name, set()).add(json_type(value))
     table["always"] = set(columns) if table["always"] is None else table["always"] & set(columns)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One session: starting one takes ten seconds."""
-    session = build_session(
-        SessionSettings(
-            app="mainstem-tests",
-            master="local[2]",
-            driver_memory="2g",
-            jars=tuple(str(jar) for jar in ensure_jars()),
-            python=sys.executable,
-            catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
-        )
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session")
