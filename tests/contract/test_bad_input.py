@@ -126,6 +126,15 @@ async def test_rows_that_cannot_fit_are_dead_letters_with_the_reason(live_server
     assert lake.execute("SELECT _key, a FROM lake.default.dead").fetchall() == [("good", 1)]
 
 
+async def test_a_table_of_nothing_but_dead_letters_is_covered_too(live_server: ServerProcess) -> None:
+    async with CdcClient(live_server.ws_url, source="hopeless") as client:
+        await client.send([insert("hopeless", "1", {"": 1})])
+    flushed = await live_server.flush(timeout_s=120)
+    assert flushed["complete"], flushed
+    letters = connect_duckdb(live_server.url).execute("SELECT _key FROM lake.default.hopeless_dead_letters").fetchall()
+    assert letters == [("1",)]
+
+
 async def test_a_value_that_does_not_fit_a_declared_type_is_a_dead_letter(live_server: ServerProcess) -> None:
     async with CdcClient(live_server.ws_url, source="declared") as client:
         await client.send(

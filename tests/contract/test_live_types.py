@@ -3,7 +3,7 @@
 import json
 
 from mainstem.app.process import ServerProcess
-from mainstem.client import CdcClient, delete, insert, update
+from mainstem.client import CdcClient, connect_duckdb, delete, insert, update
 from mainstem.wire.cdc import CdcEvent
 from tests.harness.judge import read_state
 
@@ -99,3 +99,11 @@ async def test_names_that_engines_find_hard(live_server: ServerProcess) -> None:
         "select": 10, "a b": 2, "a.b": 3, "ä": 4, "`": 5, '"': 6, "Id": 8, "1st": 9,
     }  # fmt: skip
     assert found["_hlc_"] == 7
+
+
+async def test_a_table_without_history_is_complete_without_it(live_server: ServerProcess) -> None:
+    await _send(live_server, "only", [insert("only_state", "1", {"a": 1})], [update("only_state", "1", {"a": 2})])
+    assert read_state(live_server.url, "only_state")["1"]["a"] == 2
+    tables = connect_duckdb(live_server.url).execute("SELECT table_name FROM duckdb_tables()").fetchall()
+    assert ("only_state",) in tables
+    assert ("only_state_history",) not in tables

@@ -24,7 +24,7 @@ from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
-from mainstem.model import LogPosition, TableName
+from mainstem.model import LogPosition, MainstemError, TableName
 from mainstem.query.engine import EngineSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
@@ -111,7 +111,8 @@ class Gateway:
             await asyncio.sleep(RETENTION_INTERVAL_S)
             try:
                 await self._log.drop_segments(self._is_done_with, retention_ms)
-            except OSError as error:
+            # The task's edge: what could not be dropped is tried again, and the doors stay open meanwhile.
+            except (OSError, MainstemError) as error:
                 logger.error("segments could not be dropped: %s", error)
 
     async def close(self) -> None:
