@@ -16,6 +16,7 @@ import msgspec
 
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
+from mainstem.tables.maintenance import MaintenanceSettings
 from mainstem.tables.settings import TableSettings
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -61,6 +62,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LogConfig = LogConfig()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
+    compaction: MaintenanceSettings = MaintenanceSettings()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 

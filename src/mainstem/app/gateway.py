@@ -12,6 +12,7 @@ from litestar.openapi import OpenAPIConfig
 from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
@@ -21,6 +22,7 @@ from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.doors import http
 from mainstem.doors.catalog import catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.compaction import compaction_router
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
@@ -55,6 +57,7 @@ class Gateway:
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
@@ -99,6 +102,7 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                compaction_router(self.maintainer),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
@@ -119,6 +123,7 @@ class Gateway:
         """Answer what is under way, then let go of everything."""
         await self.door.drain(DRAIN_S_MAX)
         await self._queries.engine.close()
+        self.maintainer.close()
         await self._log.close()
         await asyncio.to_thread(self.catalog.close)
 

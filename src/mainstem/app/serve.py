@@ -59,6 +59,7 @@ async def _serve(config: Config, data: Path) -> None:
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[listener]))
         maintaining = tasks.create_task(gateway.maintain())
+        compacting = tasks.create_task(gateway.maintainer.run_timer())
         if pipeline is not None:
             gateway.child = pipeline.status
             tasks.create_task(pipeline.run())
@@ -66,6 +67,7 @@ async def _serve(config: Config, data: Path) -> None:
         await stop.wait()
         logger.info("stopping")
         maintaining.cancel()
+        compacting.cancel()
         # The pipeline commits through us: it finishes what it has in hand before the door shuts.
         if pipeline is not None:
             await pipeline.stop()
@@ -94,6 +96,8 @@ def _supervise(config: Config, data: Path, url: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "jobs_url": f"{url}/v1/pipeline/jobs",
+                "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
                 "master": config.pipeline.master,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
 
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
@@ -39,6 +40,11 @@ class Maintenance:
         self._settings = settings
         self._clock = clock
         self._compaction = Compaction(lake, turns)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that it works in, to be made that of the calling thread."""
+        return self._compaction.spark
 
     def run(
         self,
@@ -98,9 +104,7 @@ class Maintenance:
         raise AssertionError("the loop returns or raises")
 
     def _actions(self) -> Any:
-        return self._lake.jvm.org.apache.iceberg.spark.actions.SparkActions.get(
-            self._compaction.spark._jsparkSession
-        )
+        return self._lake.jvm.org.apache.iceberg.spark.actions.SparkActions.get(self.spark._jsparkSession)
 
     def _rewrite_deletes(self, table: LakeTable, settings: MaintenanceSettings) -> Done:
         """Put the position deletes of each partition into one file, without those of rows that are gone."""

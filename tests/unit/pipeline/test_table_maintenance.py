@@ -1,21 +1,11 @@
 """Maintenance leaves the same rows in fewer files, keeps the marks, and takes turns with the ingest."""
 
-import os
-import threading
-import uuid
-from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from mainstem.model import TableName
-from mainstem.pipeline.compaction import Compacted, Compaction
-from mainstem.pipeline.lake import Lake
 from mainstem.pipeline.maintenance import Maintenance
-from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.turns import Turns
 from mainstem.query.sandbox import extension_file
 from mainstem.runtime.clock import SystemClock
