@@ -8,8 +8,9 @@ from pathlib import Path
 
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp
 
-from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
@@ -18,9 +19,13 @@ from mainstem.app.supervisor import ChildStatus
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
+from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
+from mainstem.doors.access import check_access
+from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
@@ -46,12 +51,13 @@ class Gateway:
         self._started_ms = clock.now_ms()
         self._loop = asyncio.get_running_loop()
         self._log = log
+        self.authenticator = Authenticator(config.auth, clock)
         self._covering = Covering(config.table)
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log
+            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
@@ -91,8 +97,28 @@ class Gateway:
         store = await asyncio.to_thread(open_store, config.catalog, data)
         return cls(config, log, dedup, store, data, clock)
 
-    def app(self) -> Litestar:
-        """The application that a server runs."""
+    def app(self) -> ASGIApp:
+        """The application that a server runs: the routes, behind the gate."""
+        return AuthGate(
+            self.routes(),
+            self.authenticator,
+            self._clock,
+            fallback=self._catalog_client,
+            gives_tokens=self.catalog.tokens.is_required,
+        )
+
+    def _catalog_client(self, path: str, token: str) -> Principal | None:
+        """Whoever has a token that the catalog gave out, on the catalog's own paths."""
+        if not self.catalog.tokens.is_required or not path.startswith("/v1/"):
+            return None
+        try:
+            client = self.catalog.tokens.check(token)
+        except (TokenExpired, TokenRefused):
+            return None
+        return Principal(sub=client, role=Role.WRITER, namespaces=None)
+
+    def routes(self) -> Litestar:
+        """Every route, without the gate before it."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
@@ -102,6 +128,7 @@ class Gateway:
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
+            guards=[check_access],
         )
 
     async def maintain(self) -> None:
@@ -251,9 +278,9 @@ class Gateway:
             last_error=last_error,
         )
 
-    def metrics(self) -> bytes:
+    def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(self.status(), self.door.stats)
+        return render_metrics(http.visible(self.status(), principal), self.door.stats)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()

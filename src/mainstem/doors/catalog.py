@@ -16,11 +16,14 @@ from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
 from litestar.types import HTTPScope, Receive, Scope, Send
 
+from mainstem.admission import Role
 from mainstem.catalog import Catalog, TableIdent
+from mainstem.doors.access import access, principal_of
 from mainstem.doors.catalog_answers import Answer, Asked, failure, failure_of
 from mainstem.doors.catalog_auth import TOKEN_PATH, refusal, token_answer
 from mainstem.doors.catalog_operations import OPERATIONS
 from mainstem.doors.catalog_retries import once
+from mainstem.doors.catalog_scope import authorize
 from mainstem.model import MainstemError
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
@@ -38,7 +41,8 @@ def catalog_router(catalog: Catalog) -> ASGIRouteHandler:
     """The routes below `/v1`, to be mounted at the root."""
     threads = anyio.CapacityLimiter(THREADS_MAX)
 
-    @asgi("/v1", is_mount=True, copy_scope=False)
+    # Who may do what is decided by the operation and the names in it: see `catalog_scope`.
+    @asgi("/v1", is_mount=True, copy_scope=False, opt=access(Role.CLIENT))
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == ScopeType.HTTP:
             answer = await _answer(scope, receive)
@@ -61,13 +65,15 @@ def catalog_router(catalog: Catalog) -> ASGIRouteHandler:
         path = scope["raw_path"].decode("ascii", "replace").removeprefix("/v1/")
         if method == "POST" and path == TOKEN_PATH:
             return token_answer(catalog.tokens, headers, body)
-        refused = refusal(catalog.tokens, headers)
-        if refused is not None:
-            return refused
+        principal = principal_of(scope)
+        if not principal.is_authenticated:
+            refused = refusal(catalog.tokens, headers)
+            if refused is not None:
+                return refused
         call = wire.route(method, path)
         if call is None:
             return failure("No such endpoint", "NotFoundException", 404)
-        asked = Asked(call, _query(scope["query_string"]), headers, body)
+        asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
         if call.operation is Operation.LOAD_TABLE and catalog.is_at_hand(TableIdent(call.namespace, call.name)):
             # A thread would take longer than the answer.
             return respond(catalog, asked)
@@ -101,6 +107,7 @@ def _query(raw: bytes) -> Mapping[str, str]:
 def respond(catalog: Catalog, asked: Asked) -> Answer:
     """Answer one request, whatever becomes of it."""
     try:
+        authorize(catalog, asked)
         return once(catalog, asked, lambda: _run(catalog, asked))
     except MainstemError as error:
         return failure_of(error)
