@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class Gateway:
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
+        # Requests that the gate did not let in, by reason.
+        self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
         gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
@@ -99,13 +102,15 @@ class Gateway:
 
     def app(self) -> ASGIApp:
         """The application that a server runs: the routes, behind the gate."""
-        return AuthGate(
+        gate = AuthGate(
             self.routes(),
             self.authenticator,
             self._clock,
             fallback=self._catalog_client,
             gives_tokens=self.catalog.tokens.is_required,
         )
+        self.refused = gate.refused
+        return gate
 
     def _catalog_client(self, path: str, token: str) -> Principal | None:
         """Whoever has a token that the catalog gave out, on the catalog's own paths."""

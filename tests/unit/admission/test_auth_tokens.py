@@ -78,7 +78,7 @@ def test_a_token_ends(clock: ManualClock) -> None:
 )
 def test_claims_that_cannot_be_read_open_nothing(clock: ManualClock, wrong: dict[str, Any]) -> None:
     told = {name: value for name, value in claims(**wrong).items() if value is not None}
-    token = jwt.encode(told, OLD, algorithm="HS256") if isinstance(told.get("sub", ""), str) else ""
+    token = jwt.encode(told, OLD, algorithm="HS256")
     assert reason_of(Authenticator(AuthSettings(keys={"k": OLD}), clock), token) == "token_invalid"
 
 
