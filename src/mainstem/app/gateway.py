@@ -24,7 +24,7 @@ from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
 from mainstem.doors.access import check_access
 from mainstem.doors.auth import AuthGate
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
@@ -101,9 +101,9 @@ class Gateway:
         return cls(config, log, dedup, store, data, clock)
 
     def app(self) -> ASGIApp:
-        """The application that a server runs: the routes, behind the gate."""
+        """The application that a server runs: the gate, then the catalog in front of the framework, then the rest."""
         gate = AuthGate(
-            self.routes(),
+            before(self.routes(), CatalogDoor(self.catalog)),
             self.authenticator,
             self._clock,
             fallback=self._catalog_client,
