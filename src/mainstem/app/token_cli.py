@@ -23,7 +23,7 @@ _LIFETIME_DEFAULT = "12h"
 @click.option("--private-key", type=click.Path(path_type=Path), help="A PEM file (RSA or P-256), instead of a secret.")
 @click.option("--kid", help="Which key.  [default: the last one in the configuration]")
 @click.option("--sub", default="dev", show_default=True, help="Who the token is for.")
-@click.option("--role", type=click.Choice(list(Role)), default=Role.ADMIN, show_default=True)
+@click.option("--role", type=click.Choice([role.value for role in Role]), default=Role.ADMIN.value, show_default=True)
 @click.option(
     "--namespace", "namespaces", multiple=True, help="A namespace with all below it; again for more.  [default: *]"
 )
@@ -35,7 +35,7 @@ def token(
     private_key: Path | None,
     kid: str | None,
     sub: str,
-    role: Role,
+    role: str,
     namespaces: tuple[str, ...],
     tables: tuple[str, ...],
     gw: str | None,
@@ -45,7 +45,7 @@ def token(
     now_s = SystemClock().now_ms() // 1000
     claims: dict[str, Any] = {
         "sub": sub,
-        "role": str(role),
+        "role": role,
         "namespace": list(namespaces) or "*",
         "iat": now_s,
         "exp": now_s + _seconds(expires),
