@@ -8,6 +8,7 @@ from pathlib import Path
 
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp
 
 from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.app.config import Config
@@ -107,12 +108,15 @@ class Gateway:
         await gateway.sync.feeds.start()
         return gateway
 
-    def app(self) -> Litestar:
+    def app(self) -> ASGIApp:
         """The application that a server runs."""
+        return self.sync.door.before(self.routes())
+
+    def routes(self) -> Litestar:
+        """The routes of the other doors."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
-                *self.sync.door.routes(),
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
