@@ -77,6 +77,35 @@ async def test_no_path_answers_without_a_token(secured: tuple[Gateway, str]) -> 
     assert sum(gateway.refused.values()) >= len(WITHOUT) * len(requests)
 
 
+async def test_a_page_of_another_origin_may_ask_whether_it_may_ask(secured: tuple[Gateway, str]) -> None:
+    _, ws_url = secured
+    preflight = {"Origin": "http://app.example", "Access-Control-Request-Method": "POST"}
+    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=preflight) as http:
+        answer = await http.options("/sync/g/push")
+        assert (answer.status_code, answer.content) == (204, b"")
+        assert (await http.options("/status")).status_code == 401
+        refused = await http.post("/sync/g/push")
+        assert refused.status_code == 401
+        assert refused.headers["Access-Control-Allow-Origin"] == "*"
+
+
+async def test_a_sync_client_reaches_its_own_gateway_only(secured: tuple[Gateway, str]) -> None:
+    _, ws_url = secured
+    tokens = {
+        "own": token("client", [], gw="g", sub="c"),
+        "other": token("client", [], gw="h", sub="c"),
+        "admin of sales": token("admin", "sales", sub="c"),
+        "admin of its gateway": token("admin", [], gw="g", sub="c"),
+        "admin": token("admin", sub="c"),
+    }
+    async with httpx.AsyncClient(base_url=http_url(ws_url)) as http:
+        codes = {
+            name: (await http.get("/sync/g/pull?since=0&clientId=c", headers=bearer(text))).status_code
+            for name, text in tokens.items()
+        }
+    assert codes == {"own": 200, "other": 403, "admin of sales": 403, "admin of its gateway": 200, "admin": 200}
+
+
 async def test_an_admin_of_everything_reaches_every_path(secured: tuple[Gateway, str]) -> None:
     gateway, ws_url = secured
     async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token())) as http:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
+from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstem.admission import ANYONE, Authenticator, Principal, Unauthenticated
@@ -46,6 +47,7 @@ class AuthGate:
         fallback: Fallback = lambda path, token: None,
         gives_tokens: bool = False,
         sign_in: SignIn = lambda path: None,
+        is_cross_origin: Callable[[str], bool] = lambda path: False,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
@@ -53,6 +55,8 @@ class AuthGate:
         self._fallback = fallback
         self._gives_tokens = gives_tokens
         self._sign_in = sign_in
+        # Paths that pages of other origins may ask: an application in a browser syncs with whatever serves it.
+        self._is_cross_origin = is_cross_origin
         # By reason, for the metrics.
         self.refused: Counter[str] = Counter()
 
@@ -81,7 +85,7 @@ class AuthGate:
         token = _token(scope)
         if token is None:
             is_open = self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT
-            if not self._authenticator.is_on or is_open:
+            if not self._authenticator.is_on or is_open or self._is_preflight(scope):
                 return ANYONE
             raise Unauthenticated("no token. expected=Authorization: Bearer got=none", "token_missing")
         try:
@@ -94,6 +98,15 @@ class AuthGate:
                 # Nobody asked for it.
                 return ANYONE
             raise
+
+    def _is_preflight(self, scope: Scope) -> bool:
+        """A browser's own question whether it may ask, to which it cannot add a token and gets no data."""
+        return (
+            scope["type"] == ScopeType.HTTP
+            and scope["method"] == "OPTIONS"
+            and bool(_header(scope, b"access-control-request-method"))
+            and self._is_cross_origin(scope["path"])
+        )
 
     def _until_expired(self, expires_s: int, receive: Receive, send: Send) -> Receive:
         """A connection ends with the token that opened it."""
@@ -120,6 +133,9 @@ class AuthGate:
             (b"www-authenticate", _challenge(error)),
             (b"cache-control", b"no-store"),
         ]
+        if self._is_cross_origin(scope["path"]):
+            # Or the page would not even learn that it needs another token.
+            headers.append((b"access-control-allow-origin", b"*"))
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         body = b"" if scope["method"] == "HEAD" else body  # type: ignore[typeddict-item]
         await send({"type": "http.response.body", "body": body, "more_body": False})
