@@ -18,6 +18,7 @@ from typing import Any
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.lake import Lake, LakeTable, commit
+from mainstem.pipeline.session import own_session
 from mainstem.pipeline.turns import Turns
 from mainstem.tables.maintenance import FileFacts, Group, MaintenanceSettings, plan_groups
 
@@ -66,7 +67,7 @@ class Compaction:
         self._lake = lake
         self._turns = turns
         # Of its own: the session of the lanes stages its writes, and plans them adaptively.
-        self.spark = lake.spark.newSession()
+        self.spark = own_session(lake.spark)
         self.spark.conf.set("spark.sql.adaptive.enabled", "false")
 
     def run(

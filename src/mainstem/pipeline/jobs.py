@@ -32,9 +32,11 @@ T = TypeVar("T")
 class Link:
     """The gateway, for jobs. The pipeline always asks; nobody connects to it."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         self._url = url
-        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def next(self, worker: str) -> Job | None:
         """The next job; None where there is none for a while."""
@@ -48,7 +50,7 @@ class Link:
         return msgspec.json.decode(body, type=JobOrder)
 
     def _ask(self, method: str, url: str, body: bytes | None, timeout_s: float) -> bytes:
-        request = urllib.request.Request(url, body, dict(self._headers), method=method)
+        request = urllib.request.Request(url, body, self._headers, method=method)
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             content: bytes = answer.read()
             return content
