@@ -1,7 +1,7 @@
 """Keeps the local copy and the server in step: pushes the queue, pulls what arrived, and tries again by itself.
 
-Every step may be cut off anywhere: a push that was not acknowledged is sent again and counts once, a page and its cursor
-are stored together. The twin of the TypeScript client's coordinator.
+Every step may be cut off anywhere: a push that was not acknowledged is sent again and counts once, a page and its
+cursor are stored together. The twin of the TypeScript client's coordinator.
 """
 
 import asyncio
@@ -56,8 +56,8 @@ class Progress(msgspec.Struct, frozen=True):
 class SyncCoordinator:
     """Syncs one local database with one gateway. Belongs to an event loop; `SyncThread` brings its own.
 
-        sync = SyncCoordinator(db, HttpTransport("http://127.0.0.1:8181", "my-app"))
-        sync.start_auto_sync()
+    sync = SyncCoordinator(db, HttpTransport("http://127.0.0.1:8181", "my-app"))
+    sync.start_auto_sync()
     """
 
     def __init__(
@@ -194,7 +194,9 @@ class SyncCoordinator:
             if not piece.has_more:
                 await self._finish(piece.server_hlc, seen)
             self.progress.emit(Progress(len(seen), done=not piece.has_more))
-        return True
+            if not piece.has_more:
+                return True
+        raise Unreachable("the checkpoint ends without its last piece")
 
     async def _store_piece(self, piece: SyncResponse, had: set[RowKey], seen: set[RowKey]) -> None:
         keys = {(delta.table, delta.row_id) for delta in piece.deltas}

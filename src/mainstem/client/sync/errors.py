@@ -1,11 +1,11 @@
 """What a server may say, as errors by what the client does next.
 
-    Invalid         (Refused)      the delta cannot be taken: it is put aside
-    Denied                         keep everything, ask for a token again and retry
-    Overloaded                     retry after `retry_after_s`
-    Conflict        (ClockDrift)   our clock runs ahead of the server's: stamp again, then send
-    Conflict        (CursorExpired) the server no longer has what follows our cursor: begin with a checkpoint
-    OutcomeUnknown  (Unreachable)  no answer: it may or may not have happened, and sending it again is safe
+Invalid         (Refused)      the delta cannot be taken: it is put aside
+Denied                         keep everything, ask for a token again and retry
+Overloaded                     retry after `retry_after_s`
+Conflict        (ClockDrift)   our clock runs ahead of the server's: stamp again, then send
+Conflict        (CursorExpired) the server no longer has what follows our cursor: begin with a checkpoint
+OutcomeUnknown  (Unreachable)  no answer: it may or may not have happened, and sending it again is safe
 """
 
 from mainstem.model.errors import Conflict, Invalid, OutcomeUnknown

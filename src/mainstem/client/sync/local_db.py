@@ -116,7 +116,7 @@ class LocalDB:
     def columns(self, table: str) -> Mapping[str, ColumnType] | None:
         """The columns of a table that can be read by SQL; None where it was not declared."""
         writer = self._store.tables.get(table)
-        return writer and writer.columns
+        return writer.columns if writer else None
 
     def query(self, sql: str, parameters: Any = ()) -> list[dict[str, Any]]:
         """The rows that a SELECT over the declared tables gives. A boolean is 0 or 1, a JSON column is text."""
@@ -235,9 +235,7 @@ class LocalDB:
         with self._store.transaction(strict=False) as transaction:
             transaction.put_state(replace(replica.read_state(transaction), cursor=0))
 
-    def _transact(
-        self, body: Callable[[Transaction, Effects], T], *, local: bool = False, strict: bool = False
-    ) -> T:
+    def _transact(self, body: Callable[[Transaction, Effects], T], *, local: bool = False, strict: bool = False) -> T:
         effects = Effects()
         with self._store.transaction(strict=strict) as transaction:
             result = body(transaction, effects)

@@ -1,7 +1,7 @@
-"""What may happen to the local copy, each as one body of a transaction. The twin of the TypeScript client's `replica.ts`.
+"""What may happen to the local copy, each as one body of a transaction.
 
 No I/O of its own and no events: `LocalDB` runs these and tells the app. Every body leaves the store in a state that a
-crash right after it may keep.
+crash right after it may keep. The twin of the TypeScript client's `replica.ts`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,20 +12,19 @@ from msgspec.structs import replace
 
 from mainstem.client.sync.records import DeadLetter, MergedMark, RowRecord, State, Touched
 from mainstem.client.sync.store import Transaction
+from mainstem.client.sync.values import json_text
 from mainstem.model.errors import Corrupt, Overloaded
 from mainstem.model.hlc import DRIFT_MS_MAX, Hlc, HlcClock, wall_ms
 from mainstem.model.merge import EMPTY, Cell, Row, Stamp, join
-from mainstem.wire.sync import ColumnDelta, DeltaOp, RowDelta, SyncResponse, canonical, with_id
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncResponse, delta_id, parse_value
 
 RowKey = tuple[str, str]
-
-_decode = msgspec.json.decode
 
 
 class LocalWrite(msgspec.Struct, frozen=True):
     """A write that the app asks for. A DELETE has no columns."""
 
-    op: DeltaOp
+    op: Op
     table: str
     row_id: str
     columns: Mapping[str, Any] = {}
@@ -53,10 +52,10 @@ def read_state(transaction: Transaction) -> State:
 
 def delta_row(delta: RowDelta) -> Row:
     """The row that one delta makes on its own."""
-    stamp = Stamp(delta.hlc, delta.client_id)
-    if delta.op is DeltaOp.DELETE:
+    stamp = Stamp(Hlc(delta.hlc), delta.client_id)
+    if delta.op == Op.DELETE:
         return Row(tombstone=stamp)
-    return Row(cells={column.column: Cell(stamp, column.value) for column in delta.columns})
+    return Row(cells={each.column: Cell(stamp, parse_value(each.value)) for each in delta.columns})
 
 
 # Writes of the app.
@@ -78,7 +77,7 @@ def record_local(
         if state.pending >= queue_max:
             raise Overloaded(f"the queue is full. expected=at most {queue_max} waiting deltas", retry_after_s=1.0)
         clock = HlcClock(state.clock)
-        delta = with_id(
+        delta = _with_id(
             RowDelta(
                 op=write.op,
                 table=write.table,
@@ -99,18 +98,17 @@ def record_local(
 
 
 def _changed_columns(write: LocalWrite, row: Row) -> tuple[ColumnDelta, ...] | None:
-    if write.op is DeltaOp.DELETE:
+    if write.op == Op.DELETE:
         return () if row.visible else None
-    if write.op is DeltaOp.UPDATE and not row.visible:
+    if write.op == Op.UPDATE and not row.visible:
         return None
     columns = []
     for name, value in write.columns.items():
-        text = canonical(value)
+        text = json_text(value)
         cell = row.cells.get(name)
-        if write.op is DeltaOp.UPDATE and cell is not None and canonical(cell.value) == text:
+        if write.op == Op.UPDATE and cell is not None and json_text(cell.value) == text:
             continue
-        # Read back, so that what the app keeps and may change is not what we keep.
-        columns.append(ColumnDelta(name, _decode(text)))
+        columns.append(ColumnDelta(name, text))
     return tuple(columns) or None
 
 
@@ -166,7 +164,7 @@ def _apply_deltas(
     observed = state.observed
     groups: dict[RowKey, list[RowDelta]] = {}
     for delta in deltas:
-        observed = max(observed, delta.hlc)
+        observed = max(observed, Hlc(delta.hlc))
         groups.setdefault((delta.table, delta.row_id), []).append(delta)
     touched = transaction.touched_keys()
     new = []
@@ -187,23 +185,24 @@ def _apply_to_row(transaction: Transaction, deltas: Sequence[RowDelta], effects:
     """A row without edits of ours that wait."""
     table, row_id = deltas[0].table, deltas[0].row_id
     stored = transaction.row(table, row_id)
-    evicted = max((index for index, delta in enumerate(deltas) if delta.op is DeltaOp.EVICT), default=-1)
+    evicted = max((index for index, delta in enumerate(deltas) if delta.op == Op.EVICT), default=-1)
     # Refused edits are ours too, and outlive the pulls that follow them.
-    base = stored and stored.row if evicted < 0 else _own_row(transaction, table, row_id)
+    base = (stored.row if stored else None) if evicted < 0 else _own_row(transaction, table, row_id)
     rest = deltas[evicted + 1 :]
     row = _merged(rest, base or EMPTY) if rest else base
-    _keep(transaction, (table, row_id), stored, row, stored and stored.merged, effects)
+    _keep(transaction, (table, row_id), stored, row, stored.merged if stored else None, effects)
 
 
-def _apply_to_touched_row(transaction: Transaction, deltas: Sequence[RowDelta], client_id: str, effects: Effects) -> None:
+def _apply_to_touched_row(
+    transaction: Transaction, deltas: Sequence[RowDelta], client_id: str, effects: Effects
+) -> None:
     """A row edited here: what others did to it is marked for the person to see."""
     table, row_id = deltas[0].table, deltas[0].row_id
     stored = transaction.row(table, row_id)
     touched = transaction.touched(table, row_id) or Touched()
-    row = stored and stored.row
-    mark = stored and stored.merged
+    row, mark = (stored.row, stored.merged) if stored else (None, None)
     for delta in deltas:
-        if delta.op is DeltaOp.EVICT:
+        if delta.op == Op.EVICT:
             row = _own_row(transaction, table, row_id)
             continue
         before = row or EMPTY
@@ -222,8 +221,9 @@ def _keep(
     effects: Effects,
 ) -> None:
     """Store a row and its mark if either differs from what is stored."""
-    marked = mark is not None and mark != (stored and stored.merged)
-    if row == (stored and stored.row) and not marked:
+    before = stored or RowRecord(EMPTY)
+    marked = mark is not None and mark != before.merged
+    if row == (before.row if stored else None) and not marked:
         return
     if marked and mark is not None:
         effects.merges.append((*key, mark))
@@ -250,15 +250,15 @@ def _own_row(transaction: Transaction, table: str, row_id: str) -> Row | None:
 
 def _has(row: Row, delta: RowDelta) -> bool:
     """Whether a row visibly has this very write already: then it comes a second time, and nothing meets."""
-    stamp = Stamp(delta.hlc, delta.client_id)
+    stamp = Stamp(Hlc(delta.hlc), delta.client_id)
     if row.tombstone == stamp:
         return True
     return any((cell := row.cells.get(column.column)) and cell.stamp == stamp for column in delta.columns)
 
 
 def _mark_of(delta: RowDelta, touched: Touched, after: Row, before: MergedMark | None) -> MergedMark:
-    stamp = Stamp(delta.hlc, delta.client_id)
-    columns = touched.columns if delta.op is DeltaOp.DELETE else [column.column for column in delta.columns]
+    stamp = Stamp(Hlc(delta.hlc), delta.client_id)
+    columns = touched.columns if delta.op == Op.DELETE else [column.column for column in delta.columns]
     # Dicts for sets that keep their order.
     took = dict.fromkeys(before.took if before else ())
     kept = dict.fromkeys(before.kept if before else ())
@@ -266,7 +266,7 @@ def _mark_of(delta: RowDelta, touched: Touched, after: Row, before: MergedMark |
         cell = after.cells.get(column)
         theirs = cell is None or cell.stamp == stamp
         (took if theirs else kept)[column] = None
-    return MergedMark(delta.client_id, delta.hlc, tuple(took), tuple(name for name in kept if name not in took))
+    return MergedMark(delta.client_id, Hlc(delta.hlc), tuple(took), tuple(name for name in kept if name not in took))
 
 
 # What the server said of our edits.
@@ -279,7 +279,7 @@ def acknowledge(transaction: Transaction, deltas: Iterable[RowDelta], effects: E
     for delta in deltas:
         if not _dequeue(transaction, delta, effects):
             continue
-        observed = max(observed, delta.hlc)
+        observed = max(observed, Hlc(delta.hlc))
         removed += 1
     transaction.put_state(replace(state, observed=observed, pending=state.pending - removed))
     return removed
@@ -332,26 +332,24 @@ def restamp(transaction: Transaction, server_hlc: Hlc, now_ms: int, effects: Eff
     state = read_state(transaction)
     server_ms = wall_ms(server_hlc)
     queue = transaction.queued()
-    ahead = [delta for delta in queue if wall_ms(delta.hlc) > server_ms + DRIFT_MS_MAX]
-    within = [delta.hlc for delta in queue if wall_ms(delta.hlc) <= server_ms + DRIFT_MS_MAX]
-    clock = HlcClock(max(server_hlc, state.observed, *within))
+    ahead = [delta for delta in queue if wall_ms(Hlc(delta.hlc)) > server_ms + DRIFT_MS_MAX]
+    within = [delta.hlc for delta in queue if wall_ms(Hlc(delta.hlc)) <= server_ms + DRIFT_MS_MAX]
+    clock = HlcClock(Hlc(max(server_hlc, state.observed, *within)))
     for old in ahead:
-        delta = with_id(replace(old, hlc=clock.tick(server_ms), delta_id=""))
+        delta = _with_id(replace(old, hlc=clock.tick(server_ms)))
         transaction.dequeue(old.hlc)
         transaction.enqueue(delta)
         stored = transaction.row(old.table, old.row_id)
         if stored is not None:
-            transaction.put_row(old.table, old.row_id, _with_stamp(stored.row, old, delta.hlc), stored.merged)
+            transaction.put_row(old.table, old.row_id, _with_stamp(stored.row, old, Hlc(delta.hlc)), stored.merged)
         effects.changed(old.table, old.row_id)
     transaction.put_state(replace(state, offset_ms=min(server_ms - now_ms, 0), clock=clock.last))
     return len(ahead)
 
 
 def _with_stamp(row: Row, old: RowDelta, hlc: Hlc) -> Row:
-    before, after = Stamp(old.hlc, old.client_id), Stamp(hlc, old.client_id)
-    cells = {
-        name: Cell(after, cell.value) if cell.stamp == before else cell for name, cell in row.cells.items()
-    }
+    before, after = Stamp(Hlc(old.hlc), old.client_id), Stamp(hlc, old.client_id)
+    cells = {name: Cell(after, cell.value) if cell.stamp == before else cell for name, cell in row.cells.items()}
     return Row(cells=cells, tombstone=after if row.tombstone == before else row.tombstone)
 
 
@@ -380,3 +378,10 @@ def _touch(transaction: Transaction, delta: RowDelta, step: int) -> None:
     columns = dict.fromkeys((*before.columns, *(column.column for column in delta.columns)))
     after = Touched(max(0, before.pending + step), tuple(columns))
     transaction.put_touched(delta.table, delta.row_id, after)
+
+
+def _with_id(delta: RowDelta) -> RowDelta:
+    id_ = delta_id(
+        table=delta.table, row_id=delta.row_id, columns=delta.columns, hlc=delta.hlc, client_id=delta.client_id
+    )
+    return replace(delta, delta_id=id_)

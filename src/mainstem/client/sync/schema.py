@@ -1,6 +1,5 @@
 """Tables as an app declares them, and how JSON values are written into SQLite's columns."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,15 +8,14 @@ from typing import Any
 import msgspec
 
 from mainstem.model.errors import Invalid
+from mainstem.wire.sync import check_name
 
 KEY = "_key"
 OWN_PREFIX = "_mainstem_"
-NAME_LENGTH_MAX = 255
 TABLES_MAX = 1_000
 # SQLite's own bound on the parameters of a statement is far above.
 COLUMNS_MAX = 1_000
 _INTEGER_MAX = (1 << 63) - 1
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -98,16 +96,6 @@ def check_tables(tables: Iterable[Table]) -> list[Table]:
     listed = list(tables)
     _check_apart([table.name for table in listed], "tables", TABLES_MAX)
     return listed
-
-
-def check_name(name: str, what: str) -> None:
-    """Names that every part of the system can carry. The server has the last word on tables."""
-    if not 1 <= len(name) <= NAME_LENGTH_MAX:
-        raise Invalid(f"{what} has a bad length. expected=1..{NAME_LENGTH_MAX} got={len(name)}", reason="invalid_name")
-    if _CONTROL.search(name):
-        raise Invalid(f"{what} has a control character", reason="invalid_name")
-    if not name.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise Invalid(f"{what} has half of a surrogate pair", reason="invalid_name")
 
 
 def quoted(name: str) -> str:

@@ -26,7 +26,7 @@ class Signal(Generic[T]):
         return disconnect
 
     def emit(self, event: T) -> None:
-        """Tell everyone. A listener that fails is the app's fault, and keeps neither the others nor a sync from going on."""
+        """Tell everyone. A listener that fails is the app's fault, and stops neither the others nor a sync."""
         for listener in self._listeners:
             try:
                 listener(event)

@@ -26,9 +26,8 @@ from mainstem.client.sync.records import (
 )
 from mainstem.client.sync.schema import KEY, ColumnType, Table, quoted, sql_value
 from mainstem.model.errors import Corrupt, Invalid
-from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Row
-from mainstem.wire.sync import ColumnDelta, DeltaOp, RowDelta
+from mainstem.wire.sync import ColumnDelta, RowDelta
 
 APPLICATION_ID = 0x4D61696E  # "Main", in the file's header
 _BUSY_TIMEOUT_S = 60.0
@@ -38,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_state = msgspec.json.Decoder(State).decode
 _decode_mark = msgspec.json.Decoder(MergedMark).decode
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
-_decode_columns = msgspec.json.Decoder(list[tuple[str, Any]]).decode
+_decode_columns = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]]).decode
 
 
 class Store:
@@ -231,16 +230,18 @@ class Transaction:
 
     def queued(self, limit: int = -1) -> list[RowDelta]:
         """The oldest deltas that wait."""
-        return list(map(_delta, self._run(f"SELECT {_DELTA_COLUMNS} FROM _mainstem_queue ORDER BY hlc LIMIT ?", (limit,))))
+        return list(
+            map(_delta, self._run(f"SELECT {_DELTA_COLUMNS} FROM _mainstem_queue ORDER BY hlc LIMIT ?", (limit,)))
+        )
 
-    def queued_delta(self, hlc: Hlc) -> RowDelta | None:
+    def queued_delta(self, hlc: int) -> RowDelta | None:
         found = self._run(f"SELECT {_DELTA_COLUMNS} FROM _mainstem_queue WHERE hlc = ?", (hlc,)).fetchone()
         return found and _delta(found)
 
     def enqueue(self, delta: RowDelta) -> None:
         self._run(f"INSERT INTO _mainstem_queue ({_DELTA_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", _stored(delta))
 
-    def dequeue(self, hlc: Hlc) -> None:
+    def dequeue(self, hlc: int) -> None:
         self._run("DELETE FROM _mainstem_queue WHERE hlc = ?", (hlc,))
 
     def dead_letters(self) -> list[DeadLetter]:
@@ -249,15 +250,15 @@ class Transaction:
 
     def put_dead_letter(self, letter: DeadLetter) -> None:
         values = (*_stored(letter.delta), letter.reason, letter.message, letter.at_ms)
-        sql = f"INSERT INTO _mainstem_dead ({_DELTA_COLUMNS}, reason, message, at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        self._run(sql, values)
+        marks = ", ".join("?" * len(values))
+        self._run(f"INSERT INTO _mainstem_dead ({_DELTA_COLUMNS}, reason, message, at_ms) VALUES ({marks})", values)
 
-    def remove_dead_letter(self, hlc: Hlc) -> None:
+    def remove_dead_letter(self, hlc: int) -> None:
         self._run("DELETE FROM _mainstem_dead WHERE hlc = ?", (hlc,))
 
     def own_deltas(self, table: str, row_id: str) -> list[RowDelta]:
         """Our waiting and refused edits of a row."""
-        found = []
+        found: list[RowDelta] = []
         for place in ("_mainstem_queue", "_mainstem_dead"):
             sql = f"SELECT {_DELTA_COLUMNS} FROM {place} WHERE table_name = ? AND row_id = ?"
             found += map(_delta, self._run(sql, (table, row_id)))
@@ -328,18 +329,18 @@ class Transaction:
 
 
 def _stored(delta: RowDelta) -> tuple[Any, ...]:
-    columns = _encode([(column.column, column.value) for column in delta.columns]).decode()
-    return delta.hlc, delta.table, delta.row_id, int(delta.op), columns, delta.client_id, delta.delta_id
+    columns = _encode([(each.column, msgspec.Raw(each.value)) for each in delta.columns]).decode()
+    return delta.hlc, delta.table, delta.row_id, delta.op, columns, delta.client_id, delta.delta_id
 
 
 def _delta(found: Sequence[Any]) -> RowDelta:
     hlc, table, row_id, op, columns, client_id, delta_id = found
     return RowDelta(
-        op=DeltaOp(op),
+        op=op,
         table=table,
         row_id=row_id,
-        columns=tuple(ColumnDelta(name, value) for name, value in _decode_columns(columns)),
-        hlc=Hlc(hlc),
+        columns=tuple([ColumnDelta(name, bytes(value)) for name, value in _decode_columns(columns)]),
+        hlc=hlc,
         client_id=client_id,
         delta_id=delta_id,
     )

@@ -5,9 +5,8 @@ from typing import Any
 
 from mainstem.client.sync.local_db import LocalDB
 from mainstem.client.sync.replica import LocalWrite
-from mainstem.client.sync.schema import check_name
 from mainstem.model.errors import Invalid
-from mainstem.wire.sync import DeltaOp
+from mainstem.wire.sync import Op, check_name
 
 
 class SyncTracker:
@@ -18,15 +17,15 @@ class SyncTracker:
 
     def insert(self, table: str, row_id: str, columns: Mapping[str, Any]) -> None:
         """Write a row with these columns. Over a row that is there, they are set as an update would set them."""
-        self.batch([LocalWrite(DeltaOp.INSERT, table, row_id, columns)])
+        self.batch([LocalWrite(Op.INSERT, table, row_id, columns)])
 
     def update(self, table: str, row_id: str, columns: Mapping[str, Any]) -> bool:
         """Set columns; only those whose value differs travel. False if the row is not there or nothing differs."""
-        return self.batch([LocalWrite(DeltaOp.UPDATE, table, row_id, columns)]) > 0
+        return self.batch([LocalWrite(Op.UPDATE, table, row_id, columns)]) > 0
 
     def delete(self, table: str, row_id: str) -> bool:
         """False if the row is not there."""
-        return self.batch([LocalWrite(DeltaOp.DELETE, table, row_id)]) > 0
+        return self.batch([LocalWrite(Op.DELETE, table, row_id)]) > 0
 
     def batch(self, writes: Sequence[LocalWrite]) -> int:
         """Several writes that are stored together or not at all. How many of them changed something."""
@@ -37,9 +36,9 @@ class SyncTracker:
     def _check(self, write: LocalWrite) -> None:
         check_name(write.table, "a table's name")
         check_name(write.row_id, "a row's id")
-        if write.op is DeltaOp.DELETE:
+        if write.op == Op.DELETE:
             return
-        if write.op is DeltaOp.INSERT and not write.columns:
+        if write.op == Op.INSERT and not write.columns:
             raise Invalid("a row needs a column")
         types = self._db.columns(write.table)
         for name, value in write.columns.items():
