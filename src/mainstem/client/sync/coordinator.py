@@ -22,7 +22,7 @@ from mainstem.client.sync.status import Phase, SyncStatus
 from mainstem.client.sync.timing import SystemTiming, Timing
 from mainstem.client.sync.tracker import SyncTracker
 from mainstem.client.sync.transport import Transport
-from mainstem.model.errors import Invalid, MainstemError, Overloaded
+from mainstem.model.errors import Invalid, Overloaded
 from mainstem.wire.sync import RowDelta, SyncPull, SyncPush, SyncResponse
 
 RETRY_S_MIN = 1.0
@@ -254,7 +254,8 @@ class SyncCoordinator:
             delay_s = self._backoff.next_s(min(asked_s, RETRY_AFTER_S_MAX))
             self._retrying = True
             self._fail(error, delay_s)
-            with suppress(MainstemError):
+            # Only for show; the status says already what is wrong.
+            with suppress(Exception):
                 await self._count()
             return delay_s
         self._backoff.reset()
@@ -264,8 +265,12 @@ class SyncCoordinator:
     async def _receive(self, mailbox: "_Mailbox") -> None:
         while True:
             response = await mailbox.queue.get()
-            # Before the first pull of a new connection there is no cursor to follow, and `apply_page` says so.
-            if not await self._apply(response, settles=False):
+            # Before the first pull of a new connection there is no cursor to follow, and `apply_page` says so. Where the
+            # disk fails, the round that follows fails too and says why.
+            applied = False
+            with suppress(Exception):
+                applied = await self._apply(response, settles=False)
+            if not applied:
                 self._wake.set()
 
     async def _pause(self, seconds: float) -> None:
