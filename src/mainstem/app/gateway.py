@@ -15,6 +15,7 @@ from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
+from mainstem.app.sync import make_sync, push_limits
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
@@ -22,6 +23,7 @@ from mainstem.doors import http
 from mainstem.doors.catalog import catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.ws import CdcDoor, cdc_route
+from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
@@ -61,8 +63,20 @@ class Gateway:
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
         gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        tap = Tap(log)
+        self.sync = make_sync(
+            data=data,
+            log=log,
+            tap=tap,
+            dedup=dedup,
+            limits=push_limits(config.log.buffer_bytes_max),
+            backlog_bytes=self.backlog_bytes,
+            flusher=self,
+            clock=clock,
+            connections_max=config.server.connections_max,
+        )
         self.door = CdcDoor(
-            intake=Intake(gate, log),
+            intake=Intake(gate, tap),
             persisted=self,
             flusher=self,
             status=self,
@@ -89,13 +103,16 @@ class Gateway:
             torn = log.recovered
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
         store = await asyncio.to_thread(open_store, config.catalog, data)
-        return cls(config, log, dedup, store, data, clock)
+        gateway = cls(config, log, dedup, store, data, clock)
+        await gateway.sync.feeds.start()
+        return gateway
 
     def app(self) -> Litestar:
         """The application that a server runs."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
+                *self.sync.door.routes(),
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
@@ -118,6 +135,7 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         await self.door.drain(DRAIN_S_MAX)
+        await self.sync.door.close()
         await self._queries.engine.close()
         await self._log.close()
         await asyncio.to_thread(self.catalog.close)
@@ -134,7 +152,11 @@ class Gateway:
             self._coverage.covered(*news)
 
     def _is_done_with(self, segment: SegmentInfo) -> bool:
-        return segment.last <= self._report.checkpointed_position and self._coverage.is_covered(segment)
+        return (
+            segment.last <= self._report.checkpointed_position
+            and self._coverage.is_covered(segment)
+            and self.sync.feeds.is_done_with(segment.last)
+        )
 
     # What the CDC door asks
 

@@ -1,4 +1,5 @@
 # ruff: noqa
+# mypy: disable-error-code=type-arg
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor

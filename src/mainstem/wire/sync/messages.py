@@ -216,7 +216,9 @@ def _parse(kind: type[Any], data: bytes) -> Any:
 
 def _refuse_misread(message: Any) -> None:
     known = message.DESCRIPTOR.fields_by_number
-    for field in UnknownFieldSet(message):
+    unknown = UnknownFieldSet(message)
+    for index in range(len(unknown)):
+        field = unknown[index]
         if field.field_number in known or field.wire_type == _WIRE_TYPE_GROUP:
             raise Invalid(
                 f"a field has a wrong wire type. field={field.field_number} got={field.wire_type}",
