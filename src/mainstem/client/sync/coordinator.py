@@ -155,6 +155,8 @@ class SyncCoordinator:
                 cursor = (await self._do(self.db.state)).cursor
             page = await self._pull_page(cursor)
             if page is None:
+                # A server that refuses even the cursor of its own checkpoint must not be asked without end.
+                stale += 1
                 continue
             if page.has_more and page.server_hlc <= cursor:
                 raise Unreachable("a page with more to come moves no cursor")
