@@ -8,6 +8,7 @@ from pathlib import Path
 
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp
 
 from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.app.config import Config
@@ -20,7 +21,7 @@ from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.doors import http
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
@@ -107,12 +108,15 @@ class Gateway:
         await gateway.sync.feeds.start()
         return gateway
 
-    def app(self) -> Litestar:
+    def app(self) -> ASGIApp:
         """The application that a server runs."""
+        return self.sync.door.before(self.routes())
+
+    def routes(self) -> Litestar:
+        """The routes of the other doors."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
-                *self.sync.door.routes(),
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
@@ -120,6 +124,10 @@ class Gateway:
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
         )
+
+    def asgi(self) -> ASGIApp:
+        """The same, with the catalog in front of the framework."""
+        return before(self.app(), CatalogDoor(self.catalog))
 
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""

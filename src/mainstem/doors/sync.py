@@ -1,21 +1,20 @@
 """The sync door: offline-first clients, over HTTP and WebSockets, as `docs/protocol/sync.md` has it.
 
-An ASGI application of its own below a few paths: bodies have their own bound, and a framework's request and response
-would cost more than a pull from memory does.
+An ASGI application of its own, before the router: bodies have their own bound, refusals their own shape, and a
+framework's request and response would cost more than a pull from memory does.
 """
 
+import re
 from typing import Any
 
-from litestar import asgi
-from litestar.handlers import ASGIRouteHandler
-from litestar.types import Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Scope, Send
 
 from mainstem.doors.sync_http import Flusher, SyncHttp
 from mainstem.doors.sync_ws import SyncSockets
 from mainstem.feeds.service import SyncService
 from mainstem.runtime.clock import Clock
 
-PATHS = ("/sync", "/admin/flush", "/admin/schema")
+_OURS = re.compile(r"(/v1)?/(sync/[^/]+/(push|pull|checkpoint|ws)|admin/(flush|schema|rules)/[^/]+)").fullmatch
 
 
 class SyncDoor:
@@ -26,20 +25,21 @@ class SyncDoor:
         self._http = SyncHttp(service, flusher)
         self.sockets = SyncSockets(service, clock, connections_max=connections_max)
 
-    def routes(self) -> list[ASGIRouteHandler]:
-        """The routes to mount, each also below `/v1`."""
-        return [self._route(prefix + path) for path in PATHS for prefix in ("", "/v1")]
+    def before(self, app: ASGIApp) -> ASGIApp:
+        """An application that takes this door's paths, and leaves the others to the one given."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            asked: Any = scope
+            if asked["type"] == "lifespan" or not _OURS(asked["path"]):
+                await app(scope, receive, send)
+            elif asked["type"] == "websocket":
+                await self.sockets.serve(asked, receive, send)
+            else:
+                await self._http.serve(asked, receive, send)
+
+        return serve
 
     async def close(self) -> None:
         """Answer what is under way, then let go."""
         await self.sockets.drain()
         await self._service.close()
-
-    def _route(self, path: str) -> ASGIRouteHandler:
-        @asgi(path, is_mount=True, copy_scope=False)
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            asgi_scope: Any = scope
-            half = self.sockets if asgi_scope["type"] == "websocket" else self._http
-            await half.serve(asgi_scope, receive, send)
-
-        return serve

@@ -64,21 +64,23 @@ def refusal(error: MainstemError) -> Answer:
 def close_of(error: MainstemError) -> tuple[Close, str]:
     """The close code, and the reason in words that a client can read."""
     reason = _reason(error)
+    code = Close.REFUSED
     match error:
         case Overloaded():
-            return Close.OVERLOADED, f"overloaded retry_after_s={max(1, round(error.retry_after_s))}"
+            code, reason = Close.OVERLOADED, f"overloaded retry_after_s={max(1, round(error.retry_after_s))}"
         case Conflict():
-            return Close.OVERLOADED, "overloaded retry_after_s=1"
+            code, reason = Close.OVERLOADED, "overloaded retry_after_s=1"
         case ClockDrift():
-            return Close.REFUSED, f"{reason} server_hlc={error.server_hlc}"
+            reason = f"{reason} server_hlc={error.server_hlc}"
         case BadDelta() if error.delta_id.isascii() and error.delta_id.isalnum():
-            return Close.REFUSED, f"{reason} delta_id={error.delta_id}"[:CLOSE_REASON_BYTES_MAX]
+            reason = f"{reason} delta_id={error.delta_id}"
         case Invalid(reason="unknown_tag"):
-            return Close.PROTOCOL, reason
+            code = Close.PROTOCOL
         case Invalid() | Denied() | NotFound():
-            return Close.REFUSED, reason
+            pass
         case _:
-            return Close.INTERNAL, "internal"
+            code = Close.INTERNAL
+    return code, reason[:CLOSE_REASON_BYTES_MAX]
 
 
 def _reason(error: MainstemError) -> str:

@@ -1,7 +1,7 @@
 """The sync door over WebSockets: requests answered in their order, arrivals broadcast as they come.
 
-Broadcasts form a chain: each begins at the cursor where the last reply or broadcast on the connection ended. A gateway's
-connections are served in rounds; those that stand at the same cursor and see the same get the same bytes.
+Broadcasts form a chain: each begins at the cursor where the last reply or broadcast on the connection ended. The
+connections of a gateway are served in rounds; those that stand at the same cursor and see the same get the same bytes.
 """
 
 import asyncio
@@ -38,6 +38,8 @@ class SyncSockets:
         self._rounds: dict[str, _Rounds] = {}
         self._connections: set[_Connection] = set()
         self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     @property
     def connection_count(self) -> int:
@@ -60,16 +62,19 @@ class SyncSockets:
             code, reason = close_of(error)
             await _close(send, code, reason)
             return
-        connection = _Connection(self._service, asked.gateway, asked.caller, viewer_of(asked), send)
         rounds = self._rounds.get(asked.gateway)
         if rounds is None:
             rounds = self._rounds[asked.gateway] = _Rounds(self._service, asked.gateway, self._clock)
+        connection = _Connection(self._service, asked.gateway, asked.caller, viewer_of(asked), send, rounds.arrived)
         self._connections.add(connection)
+        self._empty.clear()
         rounds.connections.add(connection)
         try:
             await connection.run(receive)
         finally:
             self._connections.discard(connection)
+            if not self._connections:
+                self._empty.set()
             rounds.connections.discard(connection)
             if not rounds.connections:
                 rounds.close()
@@ -80,8 +85,7 @@ class SyncSockets:
         self._draining = True
         for connection in list(self._connections):
             connection.end(Close.OVERLOADED, "overloaded retry_after_s=1")
-        while self._connections:
-            await asyncio.sleep(0.01)
+        await self._empty.wait()
 
     def _check_room(self) -> None:
         if self._draining or len(self._connections) >= self._connections_max:
@@ -91,7 +95,7 @@ class SyncSockets:
 
 
 class _Rounds:
-    """The broadcasts of one gateway. A round is due when something arrived; it takes at most half of the loop's time."""
+    """The broadcasts of one gateway: a round when something arrived, and at most half of the loop's time for them."""
 
     def __init__(self, service: SyncService, gateway: str, clock: Clock) -> None:
         self._service = service
@@ -137,7 +141,7 @@ class _Rounds:
         reply = self._service.arrived(self._gateway, viewer, told, BROADCAST_DELTAS_MAX)
         if reply is None or reply.has_more:
             return self._gap()
-        if not reply.encoded and reply.cursor == told:
+        if not reply.encoded:
             return None
         return BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told), reply.cursor
 
@@ -150,8 +154,18 @@ class _Rounds:
 class _Connection:
     """One client. Requests are taken one after the other; what is to be sent leaves in order."""
 
-    def __init__(self, service: SyncService, gateway: str, caller: Caller, viewer: Viewer, send: Send) -> None:
+    def __init__(
+        self,
+        service: SyncService,
+        gateway: str,
+        caller: Caller,
+        viewer: Viewer,
+        send: Send,
+        on_behind: Callable[[], None],
+    ) -> None:
         self._service = service
+        # Called where something arrived while a pull was answered: no round told of it.
+        self._on_behind = on_behind
         self._gateway = gateway
         self._caller = caller
         self._send = send
@@ -228,6 +242,8 @@ class _Connection:
         self._put(join_response(reply.encoded, reply.cursor, reply.has_more, message.since_hlc))
         if not reply.has_more:
             self.told = reply.cursor
+            if self._service.newest > reply.cursor:
+                self._on_behind()
 
     def _name(self, client: str) -> None:
         """Without tokens a client says who it is with its requests, not with its handshake."""
