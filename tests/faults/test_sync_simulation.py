@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import pytest
 
-from mainstem.client.sync import ClockDrift, MemoryGateway
+from mainstem.client.sync import MemoryGateway
 from mainstem.client.sync.replica import RowKey, delta_row
 from mainstem.model.merge import EMPTY, Row, join
 from mainstem.wire.sync import RowDelta, SyncPull, SyncPush, SyncResponse
@@ -82,7 +81,6 @@ async def judge(world: World, server: Server) -> None:
 
 
 async def run(seed: int, folder: Path) -> None:
-    folder.mkdir()
     world = World(seed, folder)
     server = MemoryServer(world)
     try:
@@ -96,4 +94,4 @@ async def run(seed: int, folder: Path) -> None:
 
 async def test_replicas_converge(tmp_path: Path) -> None:
     for seed in range(SEED, SEED + RUNS):
-        await run(seed, tmp_path / str(seed))
+        await run(seed, tmp_path)

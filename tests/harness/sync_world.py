@@ -135,7 +135,7 @@ class Client:
         self.ran_ahead = False
         self.drift(skew_ms)
         self._world = world
-        self._path = folder / f"{name}.db"
+        self._path = folder / f"{world.seed}-{name}.db"
 
     def drift(self, skew_ms: int) -> None:
         self.clock.set_wall(self.clock.now_ms() + skew_ms)
@@ -169,9 +169,7 @@ class Client:
     def rows(self) -> dict[RowKey, Row]:
         """Everything that this replica knows, deleted rows too."""
         with Store.reading(self.store) as reading:
-            return {
-                (table, row_id): record.row for table in TABLES for row_id, record in reading.rows(table)
-            }
+            return {(table, row_id): record.row for table in TABLES for row_id, record in reading.rows(table)}
 
 
 class Parcel(msgspec.Struct, eq=False):
@@ -225,6 +223,7 @@ class World:
     """Make it, `run` it, compare."""
 
     def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
         self.chance = random.Random(seed)
         self.clock = ManualClock(1_764_000_000_000)
         self.server: Server

@@ -109,17 +109,17 @@ def test_a_value_that_is_nested_too_deep_is_refused() -> None:
 
 
 def test_names_that_cannot_be_are_refused() -> None:
-    for table in (
-        lambda: Table("_mainstem_rows", {"a": "text"}),
-        lambda: Table("sqlite_x", {"a": "text"}),
-        lambda: Table("t", {"_key": "text"}),
-        lambda: Table("t", {"a": "text", "A": "text"}),
-        lambda: Table("t", {"a": "varchar"}),
-        lambda: Table("t", {"a": "text"}, indexes=["b"]),
-        lambda: Table("", {"a": "text"}),
+    for name, columns, indexes in (
+        ("_mainstem_rows", {"a": "text"}, []),
+        ("sqlite_x", {"a": "text"}, []),
+        ("t", {"_key": "text"}, []),
+        ("t", {"a": "text", "A": "text"}, []),
+        ("t", {"a": "varchar"}, []),
+        ("t", {"a": "text"}, ["b"]),
+        ("", {"a": "text"}, []),
     ):
         with pytest.raises(Invalid):
-            table()
+            Table(name, columns, indexes)
     with pytest.raises(Invalid, match="case"):
         LocalDB.open(":memory:", tables=[Table("t", {}), Table("T", {})])
     strange = Table('ta"ble; DROP', {'co"l': "text", "select": "integer"})
@@ -160,7 +160,13 @@ def test_migrations_only_add_and_find_what_was_synced_before(tmp_path: Path) -> 
 def test_queries_cannot_write(tmp_path: Path) -> None:
     db, tracker = opened(tmp_path / "app.db")
     tracker.insert("todos", "r1", {"title": "stays"})
-    for sql in ("DELETE FROM todos", "UPDATE todos SET title = 'x'", "DROP TABLE todos", "SELECT * FROM nothing", "BEGIN"):
+    for sql in (
+        "DELETE FROM todos",
+        "UPDATE todos SET title = 'x'",
+        "DROP TABLE todos",
+        "SELECT * FROM nothing",
+        "BEGIN",
+    ):
         try:
             db.query(sql)
         except Invalid as error:
@@ -275,10 +281,12 @@ def test_a_watch_hears_of_changes_from_other_threads() -> None:
             enough.set()
 
     watch = db.watch("SELECT title FROM todos ORDER BY _key", listen)
-    writers = [
-        threading.Thread(target=lambda n=n: [tracker.insert("todos", f"{n}-{i}", {"title": "x"}) for i in range(5)])
-        for n in range(4)
-    ]
+
+    def write(number: int) -> None:
+        for index in range(5):
+            tracker.insert("todos", f"{number}-{index}", {"title": "x"})
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for writer in writers:
         writer.start()
     for writer in writers:

@@ -267,8 +267,8 @@ class SyncCoordinator:
     async def _receive(self, mailbox: "_Mailbox") -> None:
         while True:
             response = await mailbox.queue.get()
-            # Before the first pull of a new connection there is no cursor to follow, and `apply_page` says so. Where the
-            # disk fails, the round that follows fails too and says why.
+            # Before the first pull of a new connection there is no cursor to follow, and `apply_page` says so. Where
+            # the disk fails, the round that follows fails too and says why.
             applied = False
             with suppress(Exception):
                 applied = await self._apply(response, settles=False)

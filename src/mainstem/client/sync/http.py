@@ -73,8 +73,8 @@ class HttpTransport:
             return _pieces(response)
         await _unless_cut_off(response.aread())
         await response.aclose()
-        body = _body(response)
-        if response.status_code == httpx.codes.NOT_FOUND and body is not None and body.reason == "no_checkpoint":
+        # In the protocol's own words: a proxy's 404 must not make us pull everything from the start.
+        if response.status_code == httpx.codes.NOT_FOUND and _body(response) is not None:
             return None
         raise refusal(response, self._clock.now_ms())
 
