@@ -10,8 +10,8 @@ from typing import Any
 
 from bson.regex import Regex
 
+from mainstem.documents.ast import Pattern
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.ast import Pattern
 
 SOURCE_LENGTH_MAX = 32_764
 _FLAGS = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}

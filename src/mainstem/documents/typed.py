@@ -12,11 +12,11 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from mainstem.query.documents.ast import Compare, Exists, Modulo, OfType, OneOf, Op, Pattern, Test
-from mainstem.query.documents.columns import Column, Kind
-from mainstem.query.documents.match import single
-from mainstem.query.documents.patterns import literal_prefix
-from mainstem.query.documents.predicate import (
+from mainstem.documents.ast import Compare, Exists, Modulo, OfType, OneOf, Op, Pattern, Test
+from mainstem.documents.columns import Column, Kind
+from mainstem.documents.match import single
+from mainstem.documents.patterns import literal_prefix
+from mainstem.documents.predicate import (
     NO,
     YES,
     Nan,
@@ -28,7 +28,7 @@ from mainstem.query.documents.predicate import (
     all_of,
     any_of,
 )
-from mainstem.query.documents.values import (
+from mainstem.documents.values import (
     INT32_MAX,
     INT32_MIN,
     INT64_MAX,

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from mainstem.query.documents.columns import Column, Kind
-from mainstem.query.documents.predicate import (
+from mainstem.documents.columns import Column, Kind
+from mainstem.documents.predicate import (
     AllOf,
     Always,
     AnyOf,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Protocol
 
-from mainstem.query.documents.ast import (
+from mainstem.documents.ast import (
     AnyElement,
     Compare,
     Exists,
@@ -23,11 +23,11 @@ from mainstem.query.documents.ast import (
     Pattern,
     Test,
 )
-from mainstem.query.documents.dialects import Dialect, NumberBounds, Sql
-from mainstem.query.documents.patterns import literal_prefix, literal_text
-from mainstem.query.documents.predicate import Relation
-from mainstem.query.documents.typed import nearest_double, on_grid
-from mainstem.query.documents.values import INT64_MAX, INT64_MIN, TYPE_CODES, Rank, is_nan, number_of, rank_of
+from mainstem.documents.dialects import Dialect, NumberBounds, Sql
+from mainstem.documents.patterns import literal_prefix, literal_text
+from mainstem.documents.predicate import Relation
+from mainstem.documents.typed import nearest_double, on_grid
+from mainstem.documents.values import INT64_MAX, INT64_MIN, TYPE_CODES, Rank, is_nan, number_of, rank_of
 
 _WITH_EQUAL = (Op.EQ, Op.LTE, Op.GTE)
 # A structural comparison is written out; beyond this it is left to `matches`.

@@ -6,9 +6,9 @@ Owns how a document's sort key is taken out of it. Missing sorts as null, an emp
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mainstem.documents.paths import Path, is_index, parse_path
+from mainstem.documents.values import MISSING, Rank, is_array, is_document, is_number, number_of, order_key
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.paths import Path, is_index, parse_path
-from mainstem.query.documents.values import MISSING, Rank, is_array, is_document, is_number, number_of, order_key
 
 SORT_KEYS_MAX = 32
 # Documents whose arrays would make more keys than this are refused rather than expanded.

@@ -7,13 +7,12 @@ import msgspec
 from bson.decimal128 import Decimal128
 from bson.timestamp import Timestamp
 
-from mainstem.model.errors import Invalid
-from mainstem.query.documents.expressions import combine
-from mainstem.query.documents.match import matcher
-from mainstem.query.documents.parse import is_operators, parse_at
-from mainstem.query.documents.paths import Path
-from mainstem.query.documents.sort import sort_key
-from mainstem.query.documents.values import (
+from mainstem.documents.expressions import combine
+from mainstem.documents.match import matcher
+from mainstem.documents.parse import is_operators, parse_at
+from mainstem.documents.paths import Path
+from mainstem.documents.sort import sort_key
+from mainstem.documents.values import (
     MISSING,
     Rank,
     date_of_ms,
@@ -24,6 +23,7 @@ from mainstem.query.documents.values import (
     rank_of,
     type_name,
 )
+from mainstem.model.errors import Invalid
 
 # Written in a field's place by an operator that takes the field away.
 REMOVE: Final = object()

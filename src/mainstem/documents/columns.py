@@ -21,7 +21,7 @@ import msgspec
 from bson import json_util
 from bson.objectid import ObjectId
 
-from mainstem.query.documents.values import INT64_MAX, INT64_MIN
+from mainstem.documents.values import INT64_MAX, INT64_MIN
 
 
 class Kind(enum.Enum):

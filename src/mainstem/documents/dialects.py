@@ -8,9 +8,9 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
-from mainstem.query.documents.columns import MARKS, Column, Kind
-from mainstem.query.documents.predicate import Relation
-from mainstem.query.documents.values import INT32_MAX, INT32_MIN, INT64_MAX
+from mainstem.documents.columns import MARKS, Column, Kind
+from mainstem.documents.predicate import Relation
+from mainstem.documents.values import INT32_MAX, INT32_MIN, INT64_MAX
 
 EXACT_INTEGER_MAX = 1 << 53
 

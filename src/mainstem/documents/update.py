@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
+from mainstem.documents.ast import And, Compare, Field, Node, OneOf, Op, Or
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.paths import Path, is_index
+from mainstem.documents.update_operators import REMOVE, Instruction, Moment, invalid
+from mainstem.documents.update_syntax import Operators, Replacement, Update, parse_update, place_key
+from mainstem.documents.values import DEPTH_MAX, MISSING, identical, is_array, is_document, same, type_name
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.ast import And, Compare, Field, Node, OneOf, Op, Or
-from mainstem.query.documents.parse import parse_filter
-from mainstem.query.documents.paths import Path, is_index
-from mainstem.query.documents.update_operators import REMOVE, Instruction, Moment, invalid
-from mainstem.query.documents.update_syntax import Operators, Replacement, Update, parse_update, place_key
-from mainstem.query.documents.values import DEPTH_MAX, MISSING, identical, is_array, is_document, same, type_name
 
 # MongoDB's bound on the nulls that writing past an array's end may add.
 PADDING_MAX = 1_500_000

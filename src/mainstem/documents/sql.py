@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from mainstem.query.documents.ast import And, Expr, Field, Modulo, Node, Not, Or, Pattern, Test
-from mainstem.query.documents.columns import Column, Columns, Kind
-from mainstem.query.documents.dialects import DUCKDB, SPARK, Dialect, Sql
-from mainstem.query.documents.expr_bounds import expression_bound
-from mainstem.query.documents.match import single, spreads
-from mainstem.query.documents.parse import parse_filter
-from mainstem.query.documents.paths import Path, is_index
-from mainstem.query.documents.patterns import literal_text
-from mainstem.query.documents.predicate import (
+from mainstem.documents.ast import And, Expr, Field, Modulo, Node, Not, Or, Pattern, Test
+from mainstem.documents.columns import Column, Columns, Kind
+from mainstem.documents.dialects import DUCKDB, SPARK, Dialect, Sql
+from mainstem.documents.expr_bounds import expression_bound
+from mainstem.documents.match import single, spreads
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.paths import Path, is_index
+from mainstem.documents.patterns import literal_text
+from mainstem.documents.predicate import (
     AllOf,
     Always,
     AnyOf,
@@ -32,9 +32,9 @@ from mainstem.query.documents.predicate import (
     Relation,
     Within,
 )
-from mainstem.query.documents.sql_nodes import NodeTests, Unsayable, all_sql, any_sql, constant, not_sql
-from mainstem.query.documents.typed import column_test
-from mainstem.query.documents.values import MISSING
+from mainstem.documents.sql_nodes import NodeTests, Unsayable, all_sql, any_sql, constant, not_sql
+from mainstem.documents.typed import column_test
+from mainstem.documents.values import MISSING
 
 # No array has more elements than nine digits can count; a longer number is only ever a name.
 INDEX_DIGITS_MAX = 9

@@ -7,14 +7,14 @@ certainly does; `_bound` is asked for the one or the other.
 from collections.abc import Mapping
 from typing import Any
 
-from mainstem.query.documents.ast import And, Expr, Field, Node, Not, Or
-from mainstem.query.documents.columns import Columns
-from mainstem.query.documents.expr_bounds import expression_bound
-from mainstem.query.documents.match import single
-from mainstem.query.documents.parse import parse_filter
-from mainstem.query.documents.predicate import NO, YES, Always, Null, Predicate, all_of, any_of, negate
-from mainstem.query.documents.typed import column_test
-from mainstem.query.documents.values import MISSING
+from mainstem.documents.ast import And, Expr, Field, Node, Not, Or
+from mainstem.documents.columns import Columns
+from mainstem.documents.expr_bounds import expression_bound
+from mainstem.documents.match import single
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.predicate import NO, YES, Always, Null, Predicate, all_of, any_of, negate
+from mainstem.documents.typed import column_test
+from mainstem.documents.values import MISSING
 
 
 def pushdown(filter: Mapping[str, Any] | Node, columns: Columns) -> Predicate:

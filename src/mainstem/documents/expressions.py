@@ -14,10 +14,9 @@ from typing import Any
 from bson.decimal128 import Decimal128, create_decimal128_context
 from bson.int64 import Int64
 
-from mainstem.model.errors import Invalid
-from mainstem.query.documents.ast import Call, Compound, Expression, Literal, Reference
-from mainstem.query.documents.paths import Path, parse_path
-from mainstem.query.documents.values import (
+from mainstem.documents.ast import Call, Compound, Expression, Literal, Reference
+from mainstem.documents.paths import Path, parse_path
+from mainstem.documents.values import (
     DEPTH_MAX,
     INT32_MAX,
     INT32_MIN,
@@ -35,6 +34,7 @@ from mainstem.query.documents.values import (
     rank_of,
     type_name,
 )
+from mainstem.model.errors import Invalid
 
 ARGUMENTS_MAX = 1_000
 _DECIMAL = create_decimal128_context()

@@ -11,8 +11,7 @@ from typing import Any
 
 from bson.regex import Regex
 
-from mainstem.model.errors import Invalid
-from mainstem.query.documents.ast import (
+from mainstem.documents.ast import (
     NOTHING,
     And,
     AnyElement,
@@ -30,10 +29,10 @@ from mainstem.query.documents.ast import (
     Or,
     Pattern,
 )
-from mainstem.query.documents.expressions import parse_expression
-from mainstem.query.documents.paths import Path, parse_path
-from mainstem.query.documents.patterns import pattern_of
-from mainstem.query.documents.values import (
+from mainstem.documents.expressions import parse_expression
+from mainstem.documents.paths import Path, parse_path
+from mainstem.documents.patterns import pattern_of
+from mainstem.documents.values import (
     DEPTH_MAX,
     INT64_MAX,
     INT64_MIN,
@@ -44,6 +43,7 @@ from mainstem.query.documents.values import (
     number_of,
     order_key,
 )
+from mainstem.model.errors import Invalid
 
 # A filter arrives in one message; these bound the work that a message can ask for per document.
 NODES_MAX = 10_000

@@ -6,12 +6,12 @@ Owns the difference to filters: expressions compare across types by the order of
 
 # ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
 
-from mainstem.query.documents.ast import Call, Compare, Compound, Expression, Literal, Op, Reference
-from mainstem.query.documents.columns import Column, Columns, Kind
-from mainstem.query.documents.expressions import evaluate, truthy
-from mainstem.query.documents.predicate import NO, YES, Always, Nan, Null, Predicate, all_of, any_of, negate
-from mainstem.query.documents.typed import Bounded, column_test
-from mainstem.query.documents.values import MISSING, Rank, is_nan, number_of, rank_of
+from mainstem.documents.ast import Call, Compare, Compound, Expression, Literal, Op, Reference
+from mainstem.documents.columns import Column, Columns, Kind
+from mainstem.documents.expressions import evaluate, truthy
+from mainstem.documents.predicate import NO, YES, Always, Nan, Null, Predicate, all_of, any_of, negate
+from mainstem.documents.typed import Bounded, column_test
+from mainstem.documents.values import MISSING, Rank, is_nan, number_of, rank_of
 
 _RANK = {
     Kind.BOOLEAN: Rank.BOOLEAN,

@@ -8,8 +8,8 @@ from typing import Any
 
 from bson.dbref import DBRef
 
+from mainstem.documents.values import DEPTH_MAX, MISSING, is_document
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.values import DEPTH_MAX, MISSING, is_document
 
 PATH_LENGTH_MAX = 4_096
 

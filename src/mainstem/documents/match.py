@@ -12,7 +12,7 @@ from typing import Any
 
 from bson.regex import Regex
 
-from mainstem.query.documents.ast import (
+from mainstem.documents.ast import (
     And,
     AnyElement,
     Compare,
@@ -30,11 +30,11 @@ from mainstem.query.documents.ast import (
     Pattern,
     Test,
 )
-from mainstem.query.documents.expressions import evaluator, truthy
-from mainstem.query.documents.parse import parse_filter
-from mainstem.query.documents.paths import Path, reach
-from mainstem.query.documents.patterns import compiled, options_of
-from mainstem.query.documents.values import (
+from mainstem.documents.expressions import evaluator, truthy
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.paths import Path, reach
+from mainstem.documents.patterns import compiled, options_of
+from mainstem.documents.values import (
     INT64_MAX,
     INT64_MIN,
     MISSING,

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.query.documents.paths import Path
+from mainstem.documents.paths import Path
 
 
 class Op(enum.Enum):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mainstem.query.documents.ast import And, AnyElement, Field, Node, Or
-from mainstem.query.documents.match import matcher, single, spreads
-from mainstem.query.documents.parse import parse_filter
-from mainstem.query.documents.paths import reach
-from mainstem.query.documents.values import is_array
+from mainstem.documents.ast import And, AnyElement, Field, Node, Or
+from mainstem.documents.match import matcher, single, spreads
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.paths import reach
+from mainstem.documents.values import is_array
 
 
 class _Outcome(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from mainstem.documents.match import matcher
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.paths import parse_path
+from mainstem.documents.values import DEPTH_MAX, MISSING, is_array, is_document, is_number, number_of
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.match import matcher
-from mainstem.query.documents.parse import parse_filter
-from mainstem.query.documents.paths import parse_path
-from mainstem.query.documents.values import DEPTH_MAX, MISSING, is_array, is_document, is_number, number_of
 
 
 class Keep(msgspec.Struct, frozen=True):

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from mainstem.documents.match import matcher
+from mainstem.documents.paths import Path, is_index, parse_path
+from mainstem.documents.update_operators import OPERATORS, Instruction, invalid
+from mainstem.documents.values import order_key
 from mainstem.model.errors import Invalid
-from mainstem.query.documents.match import matcher
-from mainstem.query.documents.paths import Path, is_index, parse_path
-from mainstem.query.documents.update_operators import OPERATORS, Instruction, invalid
-from mainstem.query.documents.values import order_key
 
 INSTRUCTIONS_MAX = 10_000
 _FILTERED = re.compile(r"\$\[([a-z][A-Za-z0-9]*)?\]")
