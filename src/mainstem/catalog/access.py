@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
-from mainstem.catalog.sigv4 import Keys, sign
+from mainstem.wire.sigv4 import Keys, sign
 from mainstem.model import Denied, Invalid
 
 REGION_DEFAULT = "us-east-1"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainstem.catalog.access import Access
-from mainstem.catalog.sigv4 import Keys, sign
+from mainstem.wire.sigv4 import Keys, sign
 from mainstem.catalog.tokens import TokenExpired, TokenRefused, Tokens
 from mainstem.doors.catalog_auth import refusal, token_answer
 from mainstem.model import Denied, Invalid
