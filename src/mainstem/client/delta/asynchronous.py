@@ -16,7 +16,7 @@ _R = TypeVar("_R")
 def _threaded(
     method: Callable[Concatenate[DeltaTable, _P], _R],
 ) -> Callable[Concatenate["AsyncDeltaTable", _P], Awaitable[_R]]:
-    async def call(self: "AsyncDeltaTable", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    async def call(self: "AsyncDeltaTable", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return await asyncio.to_thread(method, self.table, *args, **kwargs)
 
     call.__name__ = method.__name__
@@ -32,8 +32,6 @@ class AsyncDeltaTable:
 
     exists = _threaded(DeltaTable.exists)
     snapshot = _threaded(DeltaTable.snapshot)
-    query = _threaded(DeltaTable.query)
-    query_arrow = _threaded(DeltaTable.query_arrow)
     history = _threaded(DeltaTable.history)
     changes = _threaded(DeltaTable.changes)
     create = _threaded(DeltaTable.create)
@@ -49,6 +47,14 @@ class AsyncDeltaTable:
     vacuum = _threaded(DeltaTable.vacuum)
     restore = _threaded(DeltaTable.restore)
     checkpoint = _threaded(DeltaTable.checkpoint)
+
+    async def query(self, filter: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
+        """The matching rows as documents."""
+        return await asyncio.to_thread(self.table.query, filter, **options)
+
+    async def query_arrow(self, filter: Filter | None = None, **options: Any) -> pa.Table:
+        """The matching rows in Arrow."""
+        return await asyncio.to_thread(self.table.query_arrow, filter, **options)
 
     async def version(self) -> int:
         """The newest version."""

@@ -122,7 +122,7 @@ def _stats(rows: pa.Table) -> dict[str, Any]:
     return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:  # noqa: PLR0911 - case by case
     types = pa.types
     kind = column.type
     if types.is_boolean(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):

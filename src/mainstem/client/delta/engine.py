@@ -64,7 +64,7 @@ class Engine:
     def _connect(self) -> "duckdb.DuckDBPyConnection":
         import duckdb
 
-        connection = duckdb.connect(config={"TimeZone": "UTC", "preserve_insertion_order": "false"})
+        connection = duckdb.connect()
         # Data files never change, so their footers need reading once.
         connection.execute("SET parquet_metadata_cache = true")
         self.storage.prepare(connection)

@@ -101,7 +101,7 @@ class Find:
         for batch in self._checked(ordered=True):
             found.extend(documents_of(batch, self.schema))
         if not self._sorted_by_sql:
-            found = sort_documents(found, self._question.sort)
+            found = [dict(row) for row in sort_documents(found, self._question.sort)]
         if not self._cut_by_sql:
             end = None if self._question.limit is None else self._question.skip + self._question.limit
             found = found[self._question.skip : end]
@@ -269,11 +269,11 @@ def roots_of(node: Node) -> set[str] | None:
                     # Its own paths start inside the element.
                     continue
             case msgspec.Struct():
-                path = getattr(part, "path", None)
-                if path == ():
+                inner = getattr(part, "path", None)
+                if inner == ():
                     return None
-                if path is not None:
-                    found.add(path[0])
+                if inner is not None:
+                    found.add(inner[0])
                 pending.extend(getattr(part, name) for name in part.__struct_fields__ if name != "path")
             case tuple() | list():
                 pending.extend(part)

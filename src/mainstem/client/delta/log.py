@@ -175,7 +175,7 @@ class DeltaLog:
     def _listing(self) -> "_Listing":
         listing = _Listing()
         parts: dict[int, dict[str, int]] = {}
-        for entry in self.storage.list(f"{self.table}/{LOG}"):
+        for entry in self.storage.entries(f"{self.table}/{LOG}"):
             name = entry.path.rpartition("/")[2]
             if match := _COMMIT.fullmatch(name):
                 listing.versions.add(int(match[1]))

@@ -100,7 +100,7 @@ def _kind_metadata(known: Field) -> dict[str, str] | None:
     return {KIND: kind.value} if kind in (Kind.JSON, Kind.EXTENDED_JSON, Kind.OBJECT_ID) else None
 
 
-def _cell(value: Any, kind: Kind) -> Any:
+def _cell(value: Any, kind: Kind) -> Any:  # noqa: PLR0911 - case by case
     if value is None:
         return None
     match kind:
@@ -177,7 +177,7 @@ _KINDS = (
 def _kind_of(value: Any) -> Kind:
     for type_, kind in _KINDS:
         if isinstance(value, type_):
-            if kind is Kind.INTEGER and not INT64_MIN <= value <= INT64_MAX:
+            if kind is Kind.INTEGER and isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
                 return Kind.DOUBLE
             return kind
     return Kind.JSON

@@ -4,7 +4,7 @@ What a text column stands for (JSON, an ObjectId) is kept in the column's own me
 of ours reads the same Python values, and every other engine sees plain text.
 """
 
-# ruff: noqa: PLR0911 - types are read case by case, and each case returns.
+
 
 from dataclasses import dataclass
 from functools import lru_cache

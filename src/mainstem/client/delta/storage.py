@@ -94,15 +94,15 @@ class Storage(ABC):
         """Whether there is such a file."""
         return bool(self.files.get_file_info(path).type == pafs.FileType.File)
 
-    def list(self, folder: str) -> list[Entry]:
+    def entries(self, folder: str) -> tuple[Entry, ...]:
         """The files right in a folder, sorted. A folder that is not there has none."""
         found = self.files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-        return sorted(Entry(info.path, info.size) for info in found if info.type == pafs.FileType.File)
+        return tuple(sorted(Entry(info.path, info.size) for info in found if info.type == pafs.FileType.File))
 
-    def folders(self, folder: str) -> list[str]:
+    def folders(self, folder: str) -> tuple[str, ...]:
         """The folders right in a folder, sorted."""
         found = self.files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
-        return sorted(info.path for info in found if info.type == pafs.FileType.Directory)
+        return tuple(sorted(info.path for info in found if info.type == pafs.FileType.Directory))
 
     def delete(self, path: str) -> None:
         """Remove a file. One that is gone already is fine."""
@@ -113,6 +113,7 @@ class Storage(ABC):
 
     def make_folder(self, folder: str) -> None:
         """Make a folder, where the storage has such."""
+        del folder
 
 
 class LocalStorage(Storage):

@@ -330,7 +330,8 @@ class DeltaTable:
             state = self._evolved(state, rows)
             writer = Transaction(self._engine, self._log, state)
             self._check(state, rows)
-            change = replacing.replacement(files, matched.take(kept), rows, schema_of(state.metadata), writer.keeps_feed)
+            gone = matched.take(kept)
+            change = replacing.replacement(files, gone, rows, writer.schema, writer.keeps_feed)
             counts = Changed(0, matched=matched.num_rows, updated=len(documents))
             return self._committed(writer, change, Commit("UPDATE", {"predicate": str(filter)}), counts)
 
@@ -494,8 +495,8 @@ def _delta_schema(schema: pa.Schema, variants: frozenset[str]) -> deltalake.Sche
     for field in schema:
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
         if field.name in variants or metadata.get(KIND) == "variant":
-            fields.append(deltalake.Field(field.name, deltalake.VariantType(), field.nullable))
+            fields.append(deltalake.Field(field.name, deltalake.VariantType(), nullable=field.nullable))
         else:
             plain = deltalake.Schema.from_arrow(pa.schema([field.remove_metadata()])).fields[0]
-            fields.append(deltalake.Field(field.name, plain.type, field.nullable, metadata))
+            fields.append(deltalake.Field(field.name, plain.type, nullable=field.nullable, metadata=metadata))
     return deltalake.Schema(fields)

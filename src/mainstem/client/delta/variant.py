@@ -4,7 +4,7 @@ Owns the encoding: `metadata` is a dictionary of field names, `value` a tree of 
 the plain types that Python has; read is every type of the specification but intervals.
 """
 
-# ruff: noqa: PLR0911, PLR0912 - a tagged format is read tag by tag.
+# ruff: noqa: PLR0911 - a tagged format is read tag by tag.
 
 import datetime as dt
 import decimal

@@ -102,7 +102,7 @@ def file_of(vectors: Iterable[BitMap64], name: uuid.UUID) -> tuple[bytes, list[D
 
 def encode85(data: bytes) -> str:
     """Four bytes as five letters."""
-    letters = []
+    letters: list[str] = []
     for (word,) in struct.iter_unpack(">I", data):
         rest, block = word, []
         for _ in range(5):

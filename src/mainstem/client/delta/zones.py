@@ -84,7 +84,7 @@ def _counts_hold(file: AddFile, stats: _Stats, nulls: int) -> bool:
     return file.deletionVector is None or stats.tightBounds or nulls in (0, stats.numRecords)
 
 
-def _bound(value: Any, field: Field) -> Any:
+def _bound(value: Any, field: Field) -> Any:  # noqa: PLR0911 - case by case
     if value is None or isinstance(value, dict | list):
         return None
     try:
@@ -107,7 +107,7 @@ def _bound(value: Any, field: Field) -> Any:
         return None
 
 
-def partition_value(text: str | None, field: Field) -> Any:
+def partition_value(text: str | None, field: Field) -> Any:  # noqa: PLR0911 - case by case
     """A partition's value, which the log keeps as text."""
     if text is None or (text == "" and field.column.kind is not Kind.STRING):
         return None
