@@ -11,6 +11,7 @@ from hypothesis import settings
 from mainstem.app.config import Config, LogConfig, ServerConfig
 from mainstem.app.jars import ensure_jars
 from mainstem.app.process import ServerProcess
+from tests.harness.seaweed import S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,3 +56,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server. Tests keep apart by their buckets."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
