@@ -65,7 +65,7 @@ def _write(
     below = [f"{column}={_escaped(text)}" for column, text in texts.items()]
     path = "/".join(part for part in (folder, *below, name) if part)
     physical = [schema.fields[column].physical if column in schema.fields else column for column in rows.column_names]
-    stored = rows.rename_columns(physical).replace_schema_metadata(None)
+    stored = _with_whole_variants(rows, schema).rename_columns(physical).replace_schema_metadata(None)
     storage.make_folder(f"{table}/{path}".rpartition("/")[0])
     with (
         storage.files.open_output_stream(f"{table}/{path}") as sink,
@@ -84,6 +84,21 @@ def _write(
         "dataChange": True,
         "stats": json.dumps(_stats(stored)),
     }
+
+
+# In a file the two parts of a Variant are never null, only the whole is.
+_STORED_VARIANT = [pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)]
+
+
+def _with_whole_variants(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    for at, name in enumerate(rows.column_names):
+        if name not in schema.fields or not schema.fields[name].is_variant:
+            continue
+        column = rows[name].combine_chunks()
+        parts = [pc.fill_null(pc.struct_field(column, part), b"") for part in ("metadata", "value")]
+        stored = pa.StructArray.from_arrays(parts, fields=_STORED_VARIANT, mask=column.is_null())
+        rows = rows.set_column(at, pa.field(name, stored.type), stored)
+    return rows
 
 
 def _without_metadata(schema: pa.Schema) -> pa.Schema:

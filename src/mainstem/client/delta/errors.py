@@ -38,6 +38,6 @@ def delta_errors(table: str) -> Iterator[None]:
         raise Invalid(f"rows do not fit the table. table={table} {str(error)[:500]}", reason="schema") from error
     except DeltaError as error:
         text = str(error)
-        if "Invariant violations" in text or "constraint" in text.lower():
+        if "failed validation check" in text or "onstraint" in text:
             raise Invalid(f"rows break a constraint. table={table} {text[:500]}", reason="constraint") from error
         raise DeltaFailure(f"delta-rs failed. table={table} {text[:500]}") from error

@@ -205,7 +205,7 @@ def _decimal_type(values: list[Any]) -> pa.DataType:
 
 def _variants(values: list[Any]) -> pa.Array:
     encoded = [None if value is None else variant.encode(value) for value in values]
-    metadata = pa.array([None if pair is None else pair[0] for pair in encoded], pa.binary())
-    value = pa.array([None if pair is None else pair[1] for pair in encoded], pa.binary())
+    metadata = pa.array([b"" if pair is None else pair[0] for pair in encoded], pa.binary())
+    value = pa.array([b"" if pair is None else pair[1] for pair in encoded], pa.binary())
     mask = pa.array([pair is None for pair in encoded], pa.bool_())
     return pa.StructArray.from_arrays([metadata, value], fields=list(VARIANT), mask=mask)

@@ -22,7 +22,7 @@ from mainstem.model.errors import Invalid
 KIND = "mainstem.kind"
 _PHYSICAL = "delta.columnMapping.physicalName"
 # What a Variant is in Arrow, and in a Parquet file that is not shredded.
-VARIANT = pa.struct([pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)])
+VARIANT = pa.struct([pa.field("metadata", pa.binary()), pa.field("value", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _fields(text: str) -> tuple[tuple[str, Field], ...]:
     arrow = {field.name: field.type for field in _arrow(plain)} | dict.fromkeys(variants, VARIANT)
     columns = columns_of_schema(
         pa.schema([(field["name"], arrow[field["name"]]) for field in stated]),
-        json=[name for name in arrow if kinds[name] == Kind.JSON.value or name in variants],
+        json=[name for name in arrow if kinds[name] == Kind.JSON.value],
         extended_json=[name for name in arrow if kinds[name] == Kind.EXTENDED_JSON.value],
         object_id=[name for name in arrow if kinds[name] == Kind.OBJECT_ID.value],
     )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from mainstem.client.backoff import Backoff
 from mainstem.client.delta import replacing
+from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
 from mainstem.client.delta.engine import engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question, Sort
@@ -363,8 +364,9 @@ class DeltaTable:
             with delta_errors(self.name):
                 optimizer = self.delta_rs().optimize
                 if z_order:
-                    return dict(optimizer.z_order(list(z_order), target_size=target_bytes))
-                return dict(optimizer.compact(target_size=target_bytes))
+                    sorted_by = list(z_order)
+                    return dict(optimizer.z_order(sorted_by, target_size=target_bytes, writer_properties=_WRITER))
+                return dict(optimizer.compact(target_size=target_bytes, writer_properties=_WRITER))
 
         return self._retried(attempt)
 
@@ -480,10 +482,13 @@ class DeltaTable:
                 configuration=properties,
                 storage_options=self.storage.options or None,
                 commit_properties=commit,
+                writer_properties=_WRITER,
             )
 
 
 _CONSTRAINT = "delta.constraints."
+# delta-rs's own row groups have a million rows, which leaves zone maps little to skip.
+_WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
 
 
 def _has_variants(schema: TableSchema) -> bool:

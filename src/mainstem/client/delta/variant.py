@@ -159,7 +159,7 @@ def decode(metadata: bytes, value: bytes) -> Any:
     """The Python value that the two binaries hold."""
     try:
         return _Reader(value, _names(metadata)).read(0, 0)
-    except (IndexError, struct.error, UnicodeDecodeError, OverflowError) as error:
+    except (IndexError, struct.error, ValueError, OverflowError) as error:
         raise Corrupt(f"not a Variant. {error}", place=f"value of {len(value)} bytes") from None
 
 
