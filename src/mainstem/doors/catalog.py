@@ -74,6 +74,7 @@ class CatalogDoor:
             return refused
         line = None
         if method == "GET":
+            # What is at hand may be sent to whoever gets here: who may not see it must have been refused by now.
             line = Line(scope["raw_path"], scope["query_string"], headers.get(DELEGATION, ""))
             # Where the store answers at once, a thread would take longer than the answer.
             if self._catalog.is_embedded and (found := self._at_hand(line, headers)) is not None:
