@@ -24,9 +24,11 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def gateway_on_socket(data: Path, disk: Disk | None = None) -> AsyncIterator[tuple[Gateway, str]]:
+async def gateway_on_socket(
+    data: Path, disk: Disk | None = None, gateway_config: Config = CONFIG
+) -> AsyncIterator[tuple[Gateway, str]]:
     """The gateway and its WebSocket URL."""
-    gateway = await Gateway.open(CONFIG, data, disk=disk)
+    gateway = await Gateway.open(gateway_config, data, disk=disk)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         gateway.app(), lifespan="off", ws="websockets-sansio", ws_max_size=FRAME_BYTES_MAX, log_config=None

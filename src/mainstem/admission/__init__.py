@@ -1,13 +1,19 @@
 """Who, how much, and seen before: the one gate in front of the log."""
 
+from mainstem.admission.auth import Authenticator, Unauthenticated
 from mainstem.admission.dedup import Dedup, DedupSettings, Seen
 from mainstem.admission.gate import Duplicate, Gate
 from mainstem.admission.intake import Appended, Appender, Intake, Ticket
+from mainstem.admission.keys import AuthSettings
 from mainstem.admission.limits import Limits, OutOfSequence, TooLarge
+from mainstem.admission.principal import ANYONE, Principal, Role
 
 __all__ = [
+    "ANYONE",
     "Appended",
     "Appender",
+    "AuthSettings",
+    "Authenticator",
     "Dedup",
     "DedupSettings",
     "Duplicate",
@@ -15,7 +21,10 @@ __all__ = [
     "Intake",
     "Limits",
     "OutOfSequence",
+    "Principal",
+    "Role",
     "Seen",
     "Ticket",
     "TooLarge",
+    "Unauthenticated",
 ]

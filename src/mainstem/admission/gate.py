@@ -1,6 +1,7 @@
 """The gate: the one place that decides whether a batch gets in, for every door alike.
 
-Order of the questions: who (authentication, later), how much (limits; rates, later), seen before (dedup).
+Order of the questions: who (`auth`, before a door is reached; which tables, here), how much (limits; rates, later),
+seen before (dedup).
 """
 
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ import msgspec
 
 from mainstem.admission.dedup import Dedup, Seen
 from mainstem.admission.limits import Limits
+from mainstem.admission.principal import ANYONE, Principal
 from mainstem.model.batch import Admitted, Batch
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
@@ -46,9 +48,12 @@ class Gate:
         self.limits.check_backlog(self._backlog_bytes())
         return Admitted(batch)
 
-    def tables(self, names: Iterable[str]) -> frozenset[TableName]:
-        """The tables that a batch names. Raises Invalid at the first name that cannot be one."""
-        return frozenset([self._names.get(name) or self._parse(name) for name in names])
+    def tables(self, names: Iterable[str], principal: Principal = ANYONE) -> frozenset[TableName]:
+        """The tables that a batch names. Raises Invalid at the first name that cannot be one, and Denied at the first
+        table that the principal may not write."""
+        tables = frozenset([self._names.get(name) or self._parse(name) for name in names])
+        principal.check_write(tables)
+        return tables
 
     def _parse(self, name: str) -> TableName:
         parsed = parse_table_name(name)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from mainstem.admission import Intake, Ticket
+from mainstem.admission import ANYONE, Intake, Principal, Ticket
 from mainstem.doors import cdc_replies as replies
 from mainstem.doors.cdc_ports import CdcSettings, DoorStats, Flusher, Host
 from mainstem.doors.cdc_states import Action, Event, State, step
@@ -71,6 +71,7 @@ class CdcSession:
         send: Send,
         close: Close,
         default_source: str | None = None,
+        principal: Principal = ANYONE,
     ) -> None:
         self._intake = intake
         self._host = host
@@ -80,7 +81,8 @@ class CdcSession:
         self._stats = stats
         self._send = send
         self._close = close
-        self._source = SourceId(default_source) if default_source else None
+        self._principal = principal
+        self._source = SourceId(principal.source(default_source)) if default_source else None
         self._sources: set[str] = set()
         self._state = State.OPEN
         self._close_with: tuple[int, str] | None = None
@@ -211,7 +213,7 @@ class CdcSession:
             encoding=Encoding.CDC_JSON,
             payload=payload,
             fingerprint=zlib.crc32(payload),
-            tables=gate.tables({event.table for event in events}),
+            tables=gate.tables({event.table for event in events}, self._principal),
         )
         self._follow(source)
         try:
@@ -228,7 +230,7 @@ class CdcSession:
         if message.protocol_version != cdc.PROTOCOL_VERSION:
             raise Invalid(f"protocol version. expected={cdc.PROTOCOL_VERSION} got={message.protocol_version}")
         if message.source_do_id is not None:
-            self._source = SourceId(message.source_do_id)
+            self._source = SourceId(self._principal.source(message.source_do_id))
         source = self._source_of(message)
         self._follow(source)
         # What this source sent on a connection that is gone may still be on its way to the disk; only then is its
@@ -240,7 +242,7 @@ class CdcSession:
 
     def _source_of(self, message: cdc.ClientMessage) -> SourceId:
         if isinstance(message.source_do_id, str):
-            return SourceId(message.source_do_id)
+            return SourceId(self._principal.source(message.source_do_id))
         if self._source is None:
             raise replies.missing_source()
         return self._source

@@ -9,8 +9,9 @@ from litestar import WebSocket, websocket
 from litestar.exceptions import WebSocketDisconnect
 from litestar.handlers import WebsocketRouteHandler
 
-from mainstem.admission import Intake
+from mainstem.admission import Intake, Role
 from mainstem.doors import cdc_replies as replies
+from mainstem.doors.access import access, principal_of
 from mainstem.doors.cdc_ports import CdcSettings, DoorStats, Flusher, Persisted, StatusSource
 from mainstem.doors.cdc_session import CdcSession
 from mainstem.model.change import SourceId
@@ -174,6 +175,7 @@ class CdcDoor:
             send=send,
             close=close,
             default_source=socket.headers.get("x-client-id") or socket.headers.get("x-shard-name"),
+            principal=principal_of(socket.scope),
         )
         self.stats.connections_opened += 1
         self._sessions.add(session)
@@ -203,7 +205,7 @@ async def _messages(socket: WebSocket[Any, Any, Any]) -> AsyncIterator[bytes]:
 def cdc_route(door: CdcDoor, path: str = "/ws") -> WebsocketRouteHandler:
     """The route to mount in a Litestar app."""
 
-    @websocket(path)
+    @websocket(path, opt=access(Role.WRITER))
     async def serve(socket: WebSocket[Any, Any, Any]) -> None:
         await door.serve(socket)
 

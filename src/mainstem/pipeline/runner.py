@@ -52,7 +52,9 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
         threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
     progress = Progress(clock)
     spark: list[SparkSession] = []
-    reporter = Reporter(progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {})
+    reporter = Reporter(
+        progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token
+    )
     reporter.start()
     try:
         with _only_one(settings.checkpoint_dir.parent):
@@ -133,6 +135,10 @@ def _session(settings: PipelineSettings) -> SparkSession:
         )
     )
     session.sparkContext.setLogLevel("ERROR")
+    if settings.token is not None:
+        # Not among the settings that Spark is started with: those stand in the JVM's command line.
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token", settings.token)
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token-refresh-enabled", "false")
     return session
 
 
