@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import msgspec
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
