@@ -4,6 +4,8 @@ from mainstem.admission.dedup import Dedup, DedupSettings, Seen
 from mainstem.admission.gate import Duplicate, Gate
 from mainstem.admission.intake import Appended, Appender, Intake, Ticket
 from mainstem.admission.limits import Limits, OutOfSequence, TooLarge
+from mainstem.admission.pressure import Pressure
+from mainstem.admission.rates import Meter, RateExceeded, Rates, RateSettings, RateView
 
 __all__ = [
     "Appended",
@@ -14,7 +16,13 @@ __all__ = [
     "Gate",
     "Intake",
     "Limits",
+    "Meter",
     "OutOfSequence",
+    "Pressure",
+    "RateExceeded",
+    "RateSettings",
+    "RateView",
+    "Rates",
     "Seen",
     "Ticket",
     "TooLarge",

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from mainstem.admission import RateSettings
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.settings import TableSettings
@@ -59,6 +60,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
+    limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
     # By full name, as the file has them: the pipeline's process is handed them as they are.

@@ -9,7 +9,7 @@ from pathlib import Path
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 
-from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.admission import Dedup, Gate, Intake, Limits, Rates
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
@@ -60,7 +60,9 @@ class Gateway:
         self._flushing = 0
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.rates = Rates(config.limits, clock=clock)
+        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
         self.door = CdcDoor(
             intake=Intake(gate, log),
             persisted=self,
@@ -154,6 +156,14 @@ class Gateway:
     def utilization(self) -> float:
         """How much of the room for the backlog is taken."""
         return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits, as the pipeline told it."""
+        return self._report.breaker.state
+
+    def persisted_path(self) -> str | None:
+        """The warehouse: below it are the tables that a persisted batch is in."""
+        return self.catalog.warehouse
 
     def view(self) -> BufferView:
         """The backlog, in the CDC protocol's words."""

@@ -118,7 +118,8 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 ws="websockets-sansio",
                 ws_max_size=FRAME_BYTES_MAX,
-                ws_per_message_deflate=False,
+                # For those who ask for it; it costs some memory per connection that does.
+                ws_per_message_deflate=True,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,

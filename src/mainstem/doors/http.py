@@ -120,6 +120,16 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int | None = None
 
 
+class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pipeline says of the breaker around its commits."""
+
+    state: str = "closed"
+    failures: int = 0
+    opened_ms: int | None = None
+    openings: int = 0
+    error: str | None = None
+
+
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the pipeline tells of itself, on change and every two seconds."""
 
@@ -129,6 +139,7 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, TableReport] = {}
     memory: dict[str, int] = {}
     error: str | None = None
+    breaker: BreakerReport = BreakerReport()
 
 
 class Operations(Protocol):
