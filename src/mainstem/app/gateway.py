@@ -8,6 +8,7 @@ from pathlib import Path
 
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp
 
 from mainstem.admission import Dedup, Gate, Intake, Limits, Rates
 from mainstem.app.config import Config
@@ -19,7 +20,7 @@ from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.doors import http
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
@@ -105,6 +106,10 @@ class Gateway:
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
         )
+
+    def asgi(self) -> ASGIApp:
+        """The same, with the catalog in front of the framework."""
+        return before(self.app(), CatalogDoor(self.catalog))
 
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""

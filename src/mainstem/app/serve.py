@@ -114,7 +114,7 @@ class _Server(uvicorn.Server):
     def __init__(self, gateway: Gateway, data: Path, url: str) -> None:
         super().__init__(
             uvicorn.Config(
-                gateway.app(),
+                gateway.asgi(),
                 lifespan="off",
                 ws="websockets-sansio",
                 ws_max_size=FRAME_BYTES_MAX,

@@ -206,12 +206,19 @@ class Catalog:
         pointer = self._existing(ident)
         return Loaded(pointer.metadata_location, self._current(pointer))
 
-    def is_at_hand(self, ident: TableIdent) -> bool:
-        """Whether loading a table is quick: no network, and no file to be read."""
-        if not self._store.is_embedded:
-            return False
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the store says what is current at once, without a network."""
+        return self._store.is_embedded
+
+    def find_metadata(self, ident: TableIdent) -> str | None:
+        """Where a table's current metadata is; None where there is no such table."""
         pointer = self._find(ident)
-        return pointer is not None and self._documents.has(pointer.metadata_location)
+        return None if pointer is None else pointer.metadata_location
+
+    def check_present(self, location: str) -> None:
+        """Raise `NotFound` where it costs next to nothing to see that a metadata file went away."""
+        self._files.check_present(location)
 
     def metadata_location(self, ident: TableIdent) -> str:
         """Where a table's current metadata is: changes with every commit, and costs no read of it."""

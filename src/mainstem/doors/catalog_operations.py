@@ -90,12 +90,10 @@ def _register_table(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _load_table(catalog: Catalog, asked: Asked) -> Answer:
-    snapshots = asked.query.get("snapshots", "all")
-    if snapshots not in ("all", "refs"):
-        raise Invalid(f"snapshots is unknown. expected=all or refs got={snapshots!r}")
+    snapshots = snapshots_shown(asked)
     known = asked.headers.get("if-none-match")
     if known is not None:
-        current = wire.etag(catalog.metadata_location(asked.ident), _variant(asked, snapshots))
+        current = wire.etag(catalog.metadata_location(asked.ident), variant(asked, snapshots))
         if wire.is_match(known, current):
             return Answer(304, headers={"ETag": current})
     return _table(catalog, asked, catalog.load_table(asked.ident), snapshots)
@@ -237,7 +235,7 @@ def _table(catalog: Catalog, asked: Asked, loaded: Loaded, snapshots: str = "all
         raw = wire.encode(with_referenced_snapshots_only(loaded.stored.document))
     headers = {}
     if loaded.metadata_location is not None:
-        headers["ETag"] = wire.etag(loaded.metadata_location, _variant(asked, snapshots))
+        headers["ETag"] = wire.etag(loaded.metadata_location, variant(asked, snapshots))
     grant = catalog.grant(loaded, asked.headers.get(DELEGATION))
     config = dict(grant.config)
     if grant.is_signed:
@@ -253,7 +251,15 @@ def _name(asked: Asked) -> str:
     return wire.decode(asked.body, wire.Named).name
 
 
-def _variant(asked: Asked, snapshots: str) -> str:
+def snapshots_shown(asked: Asked) -> str:
+    """Which snapshots a client wants to see: all of them, or those that a branch or a tag names."""
+    snapshots = asked.query.get("snapshots", "all")
+    if snapshots not in ("all", "refs"):
+        raise Invalid(f"snapshots is unknown. expected=all or refs got={snapshots!r}")
+    return snapshots
+
+
+def variant(asked: Asked, snapshots: str) -> str:
     """What else an answer depends on: a client with keys must not be told that nothing changed by one without."""
     return f"{snapshots} {asked.headers.get(DELEGATION, '')}"
 

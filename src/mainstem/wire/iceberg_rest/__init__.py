@@ -24,10 +24,11 @@ from mainstem.wire.iceberg_rest.messages import (
     is_match,
 )
 from mainstem.wire.iceberg_rest.pages import Page, paginate
-from mainstem.wire.iceberg_rest.routes import ENDPOINTS, Call, Operation, parse_namespace, route, sign_path
+from mainstem.wire.iceberg_rest.routes import ENDPOINTS, ROOTS, Call, Operation, parse_namespace, route, sign_path
 
 __all__ = [
     "ENDPOINTS",
+    "ROOTS",
     "Call",
     "CommitRequest",
     "CommitTransactionRequest",

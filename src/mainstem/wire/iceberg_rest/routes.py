@@ -5,10 +5,13 @@ undecoded: a namespace or a table name may hold a slash, which is only told from
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 LEVEL_SEPARATOR = "\x1f"
+# Request lines that are not read again.
+CALLS_MAX = 16_384
 
 
 class Operation(StrEnum):
@@ -98,9 +101,13 @@ ENDPOINTS: tuple[str, ...] = tuple(
     f"{method} /v1/{{prefix}}/{pattern}" for method, pattern, operation in _ROUTES if operation != Operation.CONFIG
 )
 
+# How the paths of all operations start.
+ROOTS: frozenset[str] = frozenset(pattern.partition("/")[0] for _, pattern, _ in _ROUTES)
+
 _PARSED = tuple((method, tuple(pattern.split("/")), operation) for method, pattern, operation in _ROUTES)
 
 
+@lru_cache(CALLS_MAX)
 def route(method: str, raw_path: str) -> Call | None:
     """The call that a request line means; `raw_path` is undecoded and starts behind `/v1/`. None: no such endpoint."""
     segments = raw_path.split("?", 1)[0].strip("/").split("/")
