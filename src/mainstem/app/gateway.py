@@ -22,6 +22,7 @@ from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.doors import http
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.http_rates import limited
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
@@ -108,8 +109,8 @@ class Gateway:
         )
 
     def asgi(self) -> ASGIApp:
-        """The same, with the catalog in front of the framework."""
-        return before(self.app(), CatalogDoor(self.catalog))
+        """The same, with the catalog in front of the framework, and the limits of rate in front of both."""
+        return limited(before(self.app(), CatalogDoor(self.catalog)), self.rates, self._clock)
 
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""

@@ -23,6 +23,7 @@ from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
+from mainstem.runtime.descriptors import raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def serve(config: Config, data: Path) -> int:
         raise Invalid(
             f"there is no authentication yet, so the server only listens on loopback. got={config.server.host}"
         )
+    raise_descriptor_limit()
     data.mkdir(parents=True, exist_ok=True)
     uvloop.run(_serve(config, data.absolute()))
     return 0

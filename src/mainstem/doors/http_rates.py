@@ -5,27 +5,22 @@ WebSockets are counted by the CDC door.
 """
 
 import math
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 import msgspec
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstem.admission import RateExceeded, Rates, RateView
 from mainstem.runtime.clock import Clock
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Any, Receive, Send], Awaitable[None]]
-
 TOO_MANY = 429
 
 
-def limited(app: App, rates: Rates, clock: Clock) -> App:
+def limited(app: ASGIApp, rates: Rates, clock: Clock) -> ASGIApp:
     """The application, with `X-RateLimit-*` on every answer, and 429 with `Retry-After` on what is too much."""
 
-    async def serve(scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
             await app(scope, receive, send)
             return
         client = scope.get("client")
@@ -65,4 +60,4 @@ async def _refuse(send: Send, refusal: RateExceeded, clock: Clock) -> None:
         *_headers(refusal.view, clock),
     ]
     await send({"type": "http.response.start", "status": TOO_MANY, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
