@@ -53,6 +53,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_memory: str = "2g"
     trigger_s: Seconds = 0.1
     parallel_tables: Positive = 4
+    # Around the commits to the tables: failures of their store in a row until it is left alone, and for how long.
+    breaker_failures: Positive = 5
+    breaker_open_s: Seconds = 30.0
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

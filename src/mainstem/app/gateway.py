@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
@@ -288,6 +289,7 @@ class Gateway:
             checkpointed=self._report.checkpointed_position,
             memory=self._report.memory,
             error=self._report.error,
+            circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

@@ -57,6 +57,16 @@ class BufferStatus(Wire, frozen=True, kw_only=True):
     next_flush_time: int | None
 
 
+class BreakerStatus(Wire, frozen=True, kw_only=True):
+    """The breaker around the commits to the tables: `state` is closed, open or half-open."""
+
+    state: str
+    failures: int
+    opened_ms: int | None
+    openings: int
+    error: str | None
+
+
 class PipelineStatus(Wire, frozen=True, kw_only=True):
     """The Spark process, as its supervisor sees it and as it reports itself."""
 
@@ -71,6 +81,7 @@ class PipelineStatus(Wire, frozen=True, kw_only=True):
     checkpointed: int
     memory: dict[str, int]
     error: str | None
+    circuit_breaker: BreakerStatus
 
 
 class TableStatus(Wire, frozen=True, kw_only=True):
