@@ -1,7 +1,7 @@
 """The gate: the one place that decides whether a batch gets in, for every door alike.
 
-Order of the questions: who (authentication, later), how much (limits), seen before (dedup), is there room (pressure).
-How often is asked before a message is even read, of `rates`.
+Order of the questions: who (`auth`, before a door is reached; which tables, here), how much (limits), seen before
+(dedup), is there room (pressure). How often is asked before a message is even read, of `rates`.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,6 +11,7 @@ import msgspec
 from mainstem.admission.dedup import Dedup, Seen
 from mainstem.admission.limits import Limits
 from mainstem.admission.pressure import Pressure
+from mainstem.admission.principal import ANYONE, Principal
 from mainstem.admission.rates import Rates
 from mainstem.model.batch import Admitted, Batch
 from mainstem.model.errors import Invalid
@@ -58,9 +59,12 @@ class Gate:
         self.pressure.check(batch, self._backlog_bytes() / self.limits.backlog_bytes_max)
         return Admitted(batch)
 
-    def tables(self, names: Iterable[str]) -> frozenset[TableName]:
-        """The tables that a batch names. Raises Invalid at the first name that cannot be one."""
-        return frozenset([self._names.get(name) or self._parse(name) for name in names])
+    def tables(self, names: Iterable[str], principal: Principal = ANYONE) -> frozenset[TableName]:
+        """The tables that a batch names. Raises Invalid at the first name that cannot be one, and Denied at the first
+        table that the principal may not write."""
+        tables = frozenset([self._names.get(name) or self._parse(name) for name in names])
+        principal.check_write(tables)
+        return tables
 
     def _parse(self, name: str) -> TableName:
         parsed = parse_table_name(name)

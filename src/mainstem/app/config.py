@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mainstem.admission import RateSettings
+from mainstem.admission import AuthSettings, RateSettings
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.settings import TableSettings
@@ -31,6 +31,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8181
     connections_max: Positive = 10_000
+    # PEM files: the certificate with its chain, and its key. Not set: plain HTTP.
+    tls_cert: str = ""
+    tls_key: str = ""
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +69,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
+    auth: AuthSettings = AuthSettings()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,20 +12,26 @@ from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
 
-from mainstem.admission import Dedup, Gate, Intake, Limits, Rates
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
+from mainstem.app.sync import make_sync, push_limits
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
+from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
+from mainstem.doors.access import check_access
+from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.http_rates import limited
+from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
+from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
@@ -49,25 +56,40 @@ class Gateway:
         self._started_ms = clock.now_ms()
         self._loop = asyncio.get_running_loop()
         self._log = log
+        self.authenticator = Authenticator(config.auth, clock)
         self._covering = Covering(config.table)
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log
+            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
+        # Requests that the gate did not let in, by reason.
+        self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
         self.rates = Rates(config.limits, clock=clock)
         limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
         gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
+        tap = Tap(log)
+        self.sync = make_sync(
+            data=data,
+            log=log,
+            tap=tap,
+            dedup=dedup,
+            limits=push_limits(config.log.buffer_bytes_max),
+            backlog_bytes=self.backlog_bytes,
+            flusher=self,
+            clock=clock,
+            connections_max=config.server.connections_max,
+        )
         self.door = CdcDoor(
-            intake=Intake(gate, log),
+            intake=Intake(gate, tap),
             persisted=self,
             flusher=self,
             status=self,
@@ -94,10 +116,35 @@ class Gateway:
             torn = log.recovered
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
         store = await asyncio.to_thread(open_store, config.catalog, data)
-        return cls(config, log, dedup, store, data, clock)
+        gateway = cls(config, log, dedup, store, data, clock)
+        await gateway.sync.feeds.start()
+        return gateway
 
-    def app(self) -> Litestar:
-        """The application that a server runs."""
+    def app(self) -> ASGIApp:
+        """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
+        gate = AuthGate(
+            self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
+            self.authenticator,
+            self._clock,
+            fallback=self._catalog_client,
+            gives_tokens=self.catalog.tokens.is_required,
+            is_cross_origin=self.sync.door.is_ours,
+        )
+        self.refused = gate.refused
+        return limited(gate, self.rates, self._clock)
+
+    def _catalog_client(self, path: str, token: str) -> Principal | None:
+        """Whoever has a token that the catalog gave out, on the catalog's own paths."""
+        if not self.catalog.tokens.is_required or not path.startswith("/v1/"):
+            return None
+        try:
+            client = self.catalog.tokens.check(token)
+        except (TokenExpired, TokenRefused):
+            return None
+        return Principal(sub=client, role=Role.WRITER, namespaces=None)
+
+    def routes(self) -> Litestar:
+        """Every route, without the gate before it."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
@@ -107,11 +154,8 @@ class Gateway:
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
+            guards=[check_access],
         )
-
-    def asgi(self) -> ASGIApp:
-        """The same, with the catalog in front of the framework, and the limits of rate in front of both."""
-        return limited(before(self.app(), CatalogDoor(self.catalog)), self.rates, self._clock)
 
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""
@@ -127,6 +171,7 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         await self.door.drain(DRAIN_S_MAX)
+        await self.sync.door.close()
         await self._queries.engine.close()
         await self._log.close()
         await asyncio.to_thread(self.catalog.close)
@@ -143,7 +188,11 @@ class Gateway:
             self._coverage.covered(*news)
 
     def _is_done_with(self, segment: SegmentInfo) -> bool:
-        return segment.last <= self._report.checkpointed_position and self._coverage.is_covered(segment)
+        return (
+            segment.last <= self._report.checkpointed_position
+            and self._coverage.is_covered(segment)
+            and self.sync.feeds.is_done_with(segment.last)
+        )
 
     # What the CDC door asks
 
@@ -268,9 +317,9 @@ class Gateway:
             last_error=last_error,
         )
 
-    def metrics(self) -> bytes:
+    def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(self.status(), self.door.stats)
+        return render_metrics(http.visible(self.status(), principal), self.door.stats)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()

@@ -13,17 +13,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 from mainstem.client.backoff import Backoff
 from mainstem.client.outbox import Outbox
 from mainstem.client.receipt import Durable, Receipt
-from mainstem.model.errors import Invalid, MainstemError, OutcomeUnknown, Overloaded
+from mainstem.model.errors import Denied, Invalid, MainstemError, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.wire import cdc
 from mainstem.wire import cdc_packing as packing
@@ -32,6 +33,7 @@ from mainstem.wire.cdc_packing import Packing
 _log = logging.getLogger(__name__)
 
 _GREETING = "hello"
+_REFUSED_FOR_GOOD = (401, 403)
 _UNREACHABLE = (OSError, WebSocketException, TimeoutError)
 
 
@@ -54,6 +56,8 @@ class CdcClient:
         url: str,
         source: str,
         *,
+        token: str | None = None,
+        ssl: SSLContext | None = None,
         encoding: Literal["json", "msgpack"] = "json",
         compression: Literal["zstd", "deflate"] | None = None,
         priority: Literal["low", "normal", "high"] = "normal",
@@ -69,6 +73,8 @@ class CdcClient:
         (permessage-deflate), `zstd` is usually smaller and quicker."""
         self.source = source
         self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._ssl = ssl
         self._packing = Packing(encoding)
         self._compression = compression
         self._priority = cdc.Priority(priority)
@@ -176,11 +182,18 @@ class CdcClient:
                     max_queue=None,
                     open_timeout=self._open_timeout_s,
                     close_timeout=1.0,
-                    additional_headers={"X-Client-ID": self.source} if self.source.isascii() else None,
+                    ssl=self._ssl,
+                    additional_headers=self._headers
+                    | ({"X-Client-ID": self.source} if self.source.isascii() else {}),
                 ) as socket:
                     await self._converse(socket)
             except _Refused as refusal:
                 asked_s = refusal.retry_s
+            except InvalidStatus as error:
+                if error.response.status_code in _REFUSED_FOR_GOOD:
+                    self._give_up(Denied(f"the server does not let us in. expected=a good token got={error}"))
+                    return
+                _log.info("CDC connection refused", extra={"url": self._url, "error": repr(error)})
             except _UNREACHABLE as error:
                 _log.info("CDC connection lost", extra={"url": self._url, "error": repr(error)})
             except MainstemError as error:

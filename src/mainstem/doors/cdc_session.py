@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mainstem.admission import Intake, Meter, Ticket
+from mainstem.admission import ANYONE, Intake, Meter, Principal, Ticket
 from mainstem.doors import cdc_replies as replies
 from mainstem.doors.cdc_ports import FRAME_BYTES_MAX, CdcSettings, DoorStats, Flusher, Host
 from mainstem.doors.cdc_states import Action, Event, State, step
@@ -87,6 +87,7 @@ class CdcSession:
         close: Close,
         default_source: str | None = None,
         meter: Meter | None = None,
+        principal: Principal = ANYONE,
     ) -> None:
         self._intake = intake
         self._host = host
@@ -96,7 +97,8 @@ class CdcSession:
         self._stats = stats
         self._send = send
         self._close = close
-        self._source = SourceId(default_source) if default_source else None
+        self._principal = principal
+        self._source = SourceId(principal.source(default_source)) if default_source else None
         # None where the connection is under no limit of rate.
         self._meter = meter
         self._packing = Packing.JSON
@@ -270,7 +272,7 @@ class CdcSession:
             encoding=Encoding.CDC_JSON,
             payload=payload,
             fingerprint=zlib.crc32(payload),
-            tables=self._intake.gate.tables({event.table for event in events}),
+            tables=self._intake.gate.tables({event.table for event in events}, self._principal),
             priority=Priority[(message.priority or self._priority).name],
         )
 
@@ -278,7 +280,7 @@ class CdcSession:
         if message.protocol_version < 1:
             raise Invalid(f"protocol version. expected=at least 1 got={message.protocol_version}")
         if message.source_do_id is not None:
-            self._source = SourceId(message.source_do_id)
+            self._source = SourceId(self._principal.source(message.source_do_id))
         source = self._source_of(message)
         self._follow(source)
         self._priority = message.priority
@@ -303,7 +305,7 @@ class CdcSession:
 
     def _source_of(self, message: cdc.ClientMessage) -> SourceId:
         if isinstance(message.source_do_id, str):
-            return SourceId(message.source_do_id)
+            return SourceId(self._principal.source(message.source_do_id))
         if self._source is None:
             raise replies.missing_source()
         return self._source

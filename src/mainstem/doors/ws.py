@@ -9,9 +9,10 @@ from litestar import WebSocket, websocket
 from litestar.exceptions import WebSocketDisconnect
 from litestar.handlers import WebsocketRouteHandler
 
-from mainstem.admission import Intake, Meter
+from mainstem.admission import Intake, Meter, Role
 from mainstem.doors import cdc_ports
 from mainstem.doors import cdc_replies as replies
+from mainstem.doors.access import access, principal_of
 from mainstem.doors.cdc_ports import CdcSettings, DoorStats, Flusher, Persisted, Room, StatusSource
 from mainstem.doors.cdc_session import CdcSession
 from mainstem.model.change import SourceId
@@ -80,7 +81,7 @@ class CdcDoor:
             meter = rates.connect(client[0] if client else "")
             source = socket.headers.get("x-client-id") or socket.headers.get("x-shard-name")
             if meter is not None and source:
-                rates.check_source(source, self.followers(SourceId(source)))
+                rates.check_source(source, self.followers(SourceId(principal_of(socket.scope).source(source))))
         except Overloaded as refusal:
             rates.leave(meter)
             await self._turn_away(socket, refusal)
@@ -211,6 +212,7 @@ class CdcDoor:
             close=close,
             default_source=source,
             meter=meter,
+            principal=principal_of(socket.scope),
         )
         self.stats.connections_opened += 1
         self._sessions.add(session)
@@ -240,7 +242,7 @@ async def _messages(socket: WebSocket[Any, Any, Any]) -> AsyncIterator[bytes]:
 def cdc_route(door: CdcDoor, paths: tuple[str, ...] = ("/ws", "/lakehouse")) -> WebsocketRouteHandler:
     """The route to mount in a Litestar app. Producers of DoLake know it by two names."""
 
-    @websocket(list(paths))
+    @websocket(list(paths), opt=access(Role.WRITER))
     async def serve(socket: WebSocket[Any, Any, Any]) -> None:
         await door.serve(socket)
 

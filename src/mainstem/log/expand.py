@@ -16,6 +16,7 @@ from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import Change, Operation
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.model.names import DEFAULT_NAMESPACE, TableName, parse_table_name
+from mainstem.wire.sync import Op, RowDelta, decode_push
 
 # Where events go whose table cannot even be told: as dead letters.
 UNREADABLE = TableName(DEFAULT_NAMESPACE, "unreadable")
@@ -73,6 +74,7 @@ _values = msgspec.json.Decoder(list[Any])
 _changes = msgspec.msgpack.Decoder(list[Change])
 _to_json = msgspec.json.Encoder().encode
 _operations = _Operations()
+_DELTA_OPS: dict[int, str] = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 _UNREADABLE_ERRORS = (msgspec.DecodeError, RecursionError, ValueError, Invalid)
 
 _table_of = lru_cache(4_096)(parse_table_name)
@@ -92,6 +94,8 @@ class Expander:
         """The rows of one batch, per table. `place` says where it stands, should it not be whole."""
         if header.encoding is Encoding.CHANGES:
             return self._expand_changes(header, payload, place)
+        if header.encoding is Encoding.DELTAS:
+            return self._expand_deltas(header, payload, place)
         try:
             events = _events.decode(payload)
             _check_count(header, len(events), place)
@@ -174,6 +178,47 @@ class Expander:
             metadata=[None if change.metadata is None else _to_json(change.metadata) for change in changes],
             errors=_judge(self.shape(table), rows),
         )
+
+
+    def _expand_deltas(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        namespace, _, push = bytes(payload).partition(b"\0")
+        try:
+            deltas = decode_push(push).deltas
+        except Invalid as error:
+            raise Corrupt(f"deltas cannot be read. got={error}", place=place) from error
+        _check_count(header, len(deltas), place)
+        places: dict[str, list[int]] = {}
+        for index, delta in enumerate(deltas):
+            places.setdefault(delta.table, []).append(index)
+        return [
+            self._delta_rows(
+                header, TableName(namespace.decode(), table), indexes, [deltas[index] for index in indexes]
+            )
+            for table, indexes in places.items()
+        ]
+
+    def _delta_rows(self, header: BatchHeader, table: TableName, indexes: list[int], deltas: list[RowDelta]) -> Rows:
+        columns = [None if delta.op == Op.DELETE else delta_columns(delta) for delta in deltas]
+        nothing: list[None] = [None] * len(deltas)
+        return Rows(
+            table=table,
+            positions=_shifted(indexes, header.first),
+            hlcs=[delta.hlc for delta in deltas],
+            ops=[_DELTA_OPS[delta.op] for delta in deltas],
+            keys=[delta.row_id for delta in deltas],
+            columns=columns,
+            before=[*nothing],
+            sequences=[*nothing],
+            ids=[delta.delta_id for delta in deltas],
+            source_times_ms=nothing,
+            metadata=[*nothing],
+            errors=self._judge_json(table, columns),
+        )
+
+
+def delta_columns(delta: RowDelta) -> bytes:
+    """A delta's columns as one JSON object, each value in the text that its writer sent."""
+    return b"{%b}" % b",".join([b"%b:%b" % (_to_json(each.column), each.value) for each in delta.columns])
 
 
 def _by_table(events: list[_Event]) -> Iterable[tuple[TableName, Sequence[int], list[_Event]]]:

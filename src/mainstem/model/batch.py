@@ -21,6 +21,8 @@ class Encoding(IntEnum):
     CDC_JSON = 1
     # MessagePack of a list of `Change`, each with its own clock.
     CHANGES = 2
+    # The namespace in UTF-8, a zero byte, and a SyncPush of the sync protocol: each delta has its writer's clock.
+    DELTAS = 3
 
 
 class Priority(IntEnum):

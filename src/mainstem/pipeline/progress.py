@@ -99,9 +99,18 @@ class Progress:
 class Reporter:
     """Posts the report on every change, and every two seconds. The gateway may be away: then it is tried again."""
 
-    def __init__(self, progress: Progress, url: str | None, jvm_memory: Callable[[], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        url: str | None,
+        jvm_memory: Callable[[], dict[str, int]],
+        token: str | None = None,
+    ) -> None:
         self._progress = progress
         self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._jvm_memory = jvm_memory
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -129,7 +138,7 @@ class Reporter:
     def _post(self) -> None:
         assert self._url is not None
         body = msgspec.json.encode(self._progress.report(self._memory()))
-        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=REPORT_TIMEOUT_S) as answer:
                 answer.read()

@@ -54,7 +54,9 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
     breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
     progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
-    reporter = Reporter(progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {})
+    reporter = Reporter(
+        progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token
+    )
     reporter.start()
     try:
         with _only_one(settings.checkpoint_dir.parent):
@@ -140,6 +142,10 @@ def _session(settings: PipelineSettings) -> SparkSession:
         )
     )
     session.sparkContext.setLogLevel("ERROR")
+    if settings.token is not None:
+        # Not among the settings that Spark is started with: those stand in the JVM's command line.
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token", settings.token)
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token-refresh-enabled", "false")
     return session
 
 

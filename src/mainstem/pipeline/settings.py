@@ -23,6 +23,8 @@ class PipelineSettings:
     jars: tuple[str, ...]
     # Where the process says how it is. None: nowhere.
     report_url: str | None = None
+    # What the gateway wants to see with every request. None: nothing.
+    token: str | None = field(default=None, repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
     warehouse: str = "lake"
