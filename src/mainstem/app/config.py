@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from mainstem.admission import AuthSettings, RateSettings
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.settings import TableSettings
@@ -30,6 +31,9 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8181
     connections_max: Positive = 10_000
+    # PEM files: the certificate with its chain, and its key. Not set: plain HTTP.
+    tls_cert: str = ""
+    tls_key: str = ""
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +56,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_memory: str = "2g"
     trigger_s: Seconds = 0.1
     parallel_tables: Positive = 4
+    # Around the commits to the tables: failures of their store in a row until it is left alone, and for how long.
+    breaker_failures: Positive = 5
+    breaker_open_s: Seconds = 30.0
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,8 +66,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
+    limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
+    auth: AuthSettings = AuthSettings()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 

@@ -3,14 +3,16 @@
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
 
-from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
@@ -20,9 +22,14 @@ from mainstem.app.sync import make_sync, push_limits
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
+from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
+from mainstem.doors.access import check_access
+from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.http_rates import limited
+from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
@@ -49,21 +56,26 @@ class Gateway:
         self._started_ms = clock.now_ms()
         self._loop = asyncio.get_running_loop()
         self._log = log
+        self.authenticator = Authenticator(config.auth, clock)
         self._covering = Covering(config.table)
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log
+            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
+        # Requests that the gate did not let in, by reason.
+        self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.rates = Rates(config.limits, clock=clock)
+        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
         tap = Tap(log)
         self.sync = make_sync(
             data=data,
@@ -109,11 +121,30 @@ class Gateway:
         return gateway
 
     def app(self) -> ASGIApp:
-        """The application that a server runs."""
-        return self.sync.door.before(self.routes())
+        """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
+        gate = AuthGate(
+            self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
+            self.authenticator,
+            self._clock,
+            fallback=self._catalog_client,
+            gives_tokens=self.catalog.tokens.is_required,
+            is_cross_origin=self.sync.door.is_ours,
+        )
+        self.refused = gate.refused
+        return limited(gate, self.rates, self._clock)
+
+    def _catalog_client(self, path: str, token: str) -> Principal | None:
+        """Whoever has a token that the catalog gave out, on the catalog's own paths."""
+        if not self.catalog.tokens.is_required or not path.startswith("/v1/"):
+            return None
+        try:
+            client = self.catalog.tokens.check(token)
+        except (TokenExpired, TokenRefused):
+            return None
+        return Principal(sub=client, role=Role.WRITER, namespaces=None)
 
     def routes(self) -> Litestar:
-        """The routes of the other doors."""
+        """Every route, without the gate before it."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
@@ -123,11 +154,8 @@ class Gateway:
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
+            guards=[check_access],
         )
-
-    def asgi(self) -> ASGIApp:
-        """The same, with the catalog in front of the framework."""
-        return before(self.app(), CatalogDoor(self.catalog))
 
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""
@@ -184,6 +212,14 @@ class Gateway:
     def utilization(self) -> float:
         """How much of the room for the backlog is taken."""
         return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits, as the pipeline told it."""
+        return self._report.breaker.state
+
+    def persisted_path(self) -> str | None:
+        """The warehouse: below it are the tables that a persisted batch is in."""
+        return self.catalog.warehouse
 
     def view(self) -> BufferView:
         """The backlog, in the CDC protocol's words."""
@@ -281,9 +317,9 @@ class Gateway:
             last_error=last_error,
         )
 
-    def metrics(self) -> bytes:
+    def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(self.status(), self.door.stats)
+        return render_metrics(http.visible(self.status(), principal), self.door.stats)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
@@ -302,6 +338,7 @@ class Gateway:
             checkpointed=self._report.checkpointed_position,
             memory=self._report.memory,
             error=self._report.error,
+            circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

@@ -1,6 +1,7 @@
 """The pipeline's process, as the gateway starts it: the jars are found here, so that the gateway need not wait."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from mainstem.app.java import check_java
 from mainstem.model import MainstemError
 from mainstem.pipeline.settings import PipelineSettings
 
+# The token that the gateway made for this process.
+TOKEN_VARIABLE = "MAINSTEM_PIPELINE_TOKEN"
+
 
 def main(path: str) -> int:
     """Read the settings from a file, and carry the log into the tables until told to stop."""
@@ -18,7 +22,8 @@ def main(path: str) -> int:
     try:
         check_java()
         jars = [str(jar) for jar in ensure_jars()]
-        settings = PipelineSettings.from_document({**msgspec.json.decode(Path(path).read_bytes()), "jars": jars})
+        told = {"jars": jars, "token": os.environ.pop(TOKEN_VARIABLE, None)}
+        settings = PipelineSettings.from_document({**msgspec.json.decode(Path(path).read_bytes()), **told})
     except MainstemError as error:
         print(f"mainstem: {error}", file=sys.stderr)
         return 1

@@ -24,6 +24,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody
 from litestar.response import Stream
 
+from mainstem.admission import Role
+from mainstem.doors.access import access, principal_of
 from mainstem.model import Conflict, Denied, Invalid, MainstemError, NotFound, OutcomeUnknown, Overloaded
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher, RunningElsewhere
@@ -99,6 +101,11 @@ def unbounded(request: AnyRequest) -> Readable:
     return everything
 
 
+def scope_of_principal(request: AnyRequest) -> Readable:
+    """What the request's token lets it read."""
+    return principal_of(request.scope).may_read
+
+
 _ERRORS = {
     code: ResponseSpec(data_container=ErrorAnswer, description=text, generate_examples=False)
     for code, text in (
@@ -147,6 +154,7 @@ def query_router(dispatcher: Dispatcher, planner: Planner, router: EngineRouter,
 
     return Router(
         path="/v1/query",
+        opt=access(Role.READER),
         route_handlers=[query, plan, route],
         exception_handlers={MainstemError: _failed, HTTPException: _refused},
     )

@@ -23,12 +23,17 @@ class PipelineSettings:
     jars: tuple[str, ...]
     # Where the process says how it is. None: nowhere.
     report_url: str | None = None
+    # What the gateway wants to see with every request. None: nothing.
+    token: str | None = field(default=None, repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
     warehouse: str = "lake"
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
     trigger_s: float = 0.1
     parallel_tables: int = 4
+    # Failures of the store in a row until it is left alone, and for how long.
+    breaker_failures: int = 5
+    breaker_open_s: float = 30.0
     # Leave when standard input ends: whoever holds its other end is gone.
     tied_to_stdin: bool = True
     # More properties of the catalog and of Spark, for what has no setting of its own.
