@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
 
-from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Role
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.maintaining import Maintainer
@@ -29,6 +30,7 @@ from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
+from mainstem.doors.http_rates import limited
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
@@ -74,7 +76,9 @@ class Gateway:
         self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.rates = Rates(config.limits, clock=clock)
+        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
         tap = Tap(log)
         self.sync = make_sync(
             data=data,
@@ -120,7 +124,7 @@ class Gateway:
         return gateway
 
     def app(self) -> ASGIApp:
-        """The application that a server runs: the gate, the doors that need no framework, then the rest."""
+        """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
         gate = AuthGate(
             self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
             self.authenticator,
@@ -130,7 +134,7 @@ class Gateway:
             is_cross_origin=self.sync.door.is_ours,
         )
         self.refused = gate.refused
-        return gate
+        return limited(gate, self.rates, self._clock)
 
     def _catalog_client(self, path: str, token: str) -> Principal | None:
         """Whoever has a token that the catalog gave out, on the catalog's own paths."""
@@ -213,6 +217,14 @@ class Gateway:
     def utilization(self) -> float:
         """How much of the room for the backlog is taken."""
         return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits, as the pipeline told it."""
+        return self._report.breaker.state
+
+    def persisted_path(self) -> str | None:
+        """The warehouse: below it are the tables that a persisted batch is in."""
+        return self.catalog.warehouse
 
     def view(self) -> BufferView:
         """The backlog, in the CDC protocol's words."""
@@ -331,6 +343,7 @@ class Gateway:
             checkpointed=self._report.checkpointed_position,
             memory=self._report.memory,
             error=self._report.error,
+            circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

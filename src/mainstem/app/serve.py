@@ -26,6 +26,7 @@ from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
+from mainstem.runtime.descriptors import raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ def serve(config: Config, data: Path) -> int:
     """Run until a signal says stop. The process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     check_exposure(config)
+    raise_descriptor_limit()
     data.mkdir(parents=True, exist_ok=True)
     uvloop.run(_serve(config, data.absolute()))
     return 0
@@ -154,6 +156,8 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "driver_memory": config.pipeline.driver_memory,
                 "trigger_s": config.pipeline.trigger_s,
                 "parallel_tables": config.pipeline.parallel_tables,
+                "breaker_failures": config.pipeline.breaker_failures,
+                "breaker_open_s": config.pipeline.breaker_open_s,
                 "tables": config.tables,
             }
         )
@@ -178,7 +182,8 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 ws="websockets-sansio",
                 ws_max_size=FRAME_BYTES_MAX,
-                ws_per_message_deflate=False,
+                # For those who ask for it; it costs some memory per connection that does.
+                ws_per_message_deflate=True,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
+from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.jobs import JobRunner, Link
@@ -53,7 +54,8 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
         signal.signal(number, lambda *_: stop.set())
     if settings.tied_to_stdin:
         threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
-    progress = Progress(clock)
+    breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
+    progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
     reporter = Reporter(
         progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token
@@ -62,7 +64,7 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
     try:
         with _only_one(settings.checkpoint_dir.parent):
             spark.append(_session(settings))
-            _run(settings, spark[0], progress, clock, stop)
+            _run(settings, spark[0], progress, breaker, clock, stop)
         progress.enter("stopped")
     except Exception as error:
         progress.enter("failed", f"{type(error).__name__}: {error}"[:500])
@@ -74,7 +76,12 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
 
 
 def _run(
-    settings: PipelineSettings, spark: SparkSession, progress: Progress, clock: Clock, stop: threading.Event
+    settings: PipelineSettings,
+    spark: SparkSession,
+    progress: Progress,
+    breaker: Breaker,
+    clock: Clock,
+    stop: threading.Event,
 ) -> None:
     lake = Lake(spark)
     folder = SegmentFolder(settings.segments_dir)
@@ -96,7 +103,7 @@ def _run(
             # Whoever has work to do warms up by doing it.
             progress.enter("warming")
             warm_up(spark, sql, side_jobs)
-        carrier = Carrier(folder, writer_for, lanes, progress, clock)
+        carrier = Carrier(folder, writer_for, lanes, progress, clock, breaker)
         stream = SegmentStream(carrier, progress, settings.trigger_s)
         # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
         carrier.tick()

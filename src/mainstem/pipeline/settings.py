@@ -35,6 +35,9 @@ class PipelineSettings:
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
     trigger_s: float = 0.1
     parallel_tables: int = 4
+    # Failures of the store in a row until it is left alone, and for how long.
+    breaker_failures: int = 5
+    breaker_open_s: float = 30.0
     # Leave when standard input ends: whoever holds its other end is gone.
     tied_to_stdin: bool = True
     # More properties of the catalog and of Spark, for what has no setting of its own.
