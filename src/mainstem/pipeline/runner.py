@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from mainstem.model.errors import Conflict
+from mainstem.model.errors import Conflict, MainstemError
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.declared import bring_up_to_date
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
@@ -103,6 +105,7 @@ def _run(
             # Whoever has work to do warms up by doing it.
             progress.enter("warming")
             warm_up(spark, sql, side_jobs)
+        _apply_configuration(settings, lake)
         carrier = Carrier(folder, writer_for, lanes, progress, clock, breaker)
         stream = SegmentStream(carrier, progress, settings.trigger_s)
         # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
@@ -123,6 +126,16 @@ def _run(
                 jobs.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
+
+
+def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:
+    """What the configuration says of tables may have changed since they were made."""
+    for name, table in settings.tables.items():
+        try:
+            bring_up_to_date(lake, name, table)
+        except (MainstemError, Py4JJavaError) as error:
+            # The table is written all the same, as it is.
+            log.warning("the configuration of a table could not be applied: %s", error, extra={"table": str(name)})
 
 
 def _start_jobs(
