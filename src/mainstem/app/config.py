@@ -18,6 +18,7 @@ from mainstem.admission import AuthSettings, RateSettings
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.maintenance import MaintenanceSettings
+from mainstem.tables.parquet import ParquetSettings
 from mainstem.tables.settings import TableSettings
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -71,13 +72,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
     compaction: MaintenanceSettings = MaintenanceSettings()
+    # Of every table that does not say otherwise.
+    parquet: ParquetSettings = ParquetSettings()
     auth: AuthSettings = AuthSettings()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 
     def table(self, name: TableName) -> TableSettings:
         """How one table is stored."""
-        return TableSettings.from_document(self.tables.get(str(name), {}))
+        return TableSettings.from_document(self.tables.get(str(name), {}), self.parquet)
 
 
 def load_config(path: Path | None) -> Config:

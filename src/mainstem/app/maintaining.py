@@ -14,7 +14,7 @@ import msgspec
 
 from mainstem.app.jobs import Jobs
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.catalog.inventory import Inventories, Inventory
+from mainstem.catalog.inventory import Inventory
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import compaction as door
@@ -36,7 +36,6 @@ class Maintainer:
         self._settings = settings
         self._clock = clock
         self._jobs = Jobs(folder / "jobs.db", clock)
-        self._inventories = Inventories(catalog.file_io)
         self._started_ms = clock.now_ms()
         # How many files a table had when it was last looked at, and when that was.
         self._looked: dict[TableName, tuple[int, int]] = {}
@@ -174,7 +173,7 @@ class Maintainer:
         if current_snapshot_id(document) is None:
             return None
         settings = for_table(settings, document["properties"])
-        inventory = self._inventories.take(document)
+        inventory = self._catalog.inventories.take(document)
         self._looked[name] = (len(inventory.files) + inventory.delete_files, self._clock.now_ms())
         return _candidate(name, document, inventory, settings, partitions, self._clock.now_ms())
 

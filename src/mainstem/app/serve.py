@@ -158,6 +158,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "parallel_tables": config.pipeline.parallel_tables,
                 "breaker_failures": config.pipeline.breaker_failures,
                 "breaker_open_s": config.pipeline.breaker_open_s,
+                "parquet": config.parquet,
                 "tables": config.tables,
             }
         )

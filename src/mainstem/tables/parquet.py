@@ -91,10 +91,12 @@ def writer_options(properties: Mapping[str, str]) -> WriterOptions:
     )
 
 
-def parse_parquet(document: Any) -> ParquetSettings:
-    """Read the settings as a configuration file has them."""
+def parse_parquet(document: Any, defaults: ParquetSettings) -> ParquetSettings:
+    """Read the settings as a configuration file has them, on top of those that hold for every table."""
+    if not isinstance(document, Mapping):
+        raise Invalid(f"parquet settings. expected=a table of settings got={type(document).__name__}")
     try:
-        return msgspec.convert(document, ParquetSettings)
+        return msgspec.convert({**msgspec.to_builtins(defaults), **document}, ParquetSettings)
     except msgspec.ValidationError as error:
         raise Invalid(f"parquet settings. {error}") from error
 

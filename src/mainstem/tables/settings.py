@@ -93,8 +93,8 @@ class TableSettings:
             raise Invalid(f"variant columns need a newer format. expected=format version 3 got={self.format_version}")
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read the settings as a configuration file has them."""
+    def from_document(cls, document: Mapping[str, Any], parquet: ParquetSettings | None = None) -> Self:
+        """Read the settings as a configuration file has them; `parquet` is what holds for every table."""
         known = {field.name for field in fields(cls)}
         if unknown := set(document) - known:
             raise Invalid(f"unknown table setting. expected={sorted(known)} got={sorted(unknown)}")
@@ -109,8 +109,7 @@ class TableSettings:
         for name in ("partition", "history_partition"):
             if name in values:
                 values[name] = parse_partition(values[name])
-        if "parquet" in values:
-            values["parquet"] = parse_parquet(values["parquet"])
+        values["parquet"] = parse_parquet(values.get("parquet", {}), parquet or ParquetSettings())
         return cls(**values)
 
 

@@ -49,6 +49,12 @@ class Operation(StrEnum):
     COMMIT_VIEW = "commit-view"
     DROP_VIEW = "drop-view"
     RENAME_VIEW = "rename-view"
+    # Not the protocol's, but Mainstem's own.
+    LIST_PARTITIONS = "list-partitions"
+    SET_PARTITIONS = "set-partitions"
+    PARTITION_STATS = "partition-stats"
+    LIST_SCHEMAS = "list-schemas"
+    SET_SCHEMA = "set-schema"
 
 
 class Call(NamedTuple):
@@ -96,6 +102,15 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "views/rename", Operation.RENAME_VIEW),
 )
 
+# Beside the protocol: clients that know it need not hear of these.
+_OWN_ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("GET", "namespaces/{namespace}/tables/{table}/partitions", Operation.LIST_PARTITIONS),
+    ("PUT", "namespaces/{namespace}/tables/{table}/partitions", Operation.SET_PARTITIONS),
+    ("GET", "namespaces/{namespace}/tables/{table}/partition-stats", Operation.PARTITION_STATS),
+    ("GET", "namespaces/{namespace}/tables/{table}/schemas", Operation.LIST_SCHEMAS),
+    ("PUT", "namespaces/{namespace}/tables/{table}/schemas", Operation.SET_SCHEMA),
+)
+
 # Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
 ENDPOINTS: tuple[str, ...] = tuple(
     f"{method} /v1/{{prefix}}/{pattern}" for method, pattern, operation in _ROUTES if operation != Operation.CONFIG
@@ -104,7 +119,9 @@ ENDPOINTS: tuple[str, ...] = tuple(
 # How the paths of all operations start.
 ROOTS: frozenset[str] = frozenset(pattern.partition("/")[0] for _, pattern, _ in _ROUTES)
 
-_PARSED = tuple((method, tuple(pattern.split("/")), operation) for method, pattern, operation in _ROUTES)
+_PARSED = tuple(
+    (method, tuple(pattern.split("/")), operation) for method, pattern, operation in (*_ROUTES, *_OWN_ROUTES)
+)
 
 
 @lru_cache(CALLS_MAX)
@@ -122,7 +139,7 @@ def route(method: str, raw_path: str) -> Call | None:
 
 def methods(raw_path: str) -> list[str]:
     """The methods that a path has, sorted; none for a path that does not exist."""
-    return sorted({method for method, _, _ in _ROUTES if route(method, raw_path) is not None})
+    return sorted({method for method, _, _ in _PARSED if route(method, raw_path) is not None})
 
 
 def sign_path(namespace: tuple[str, ...], table: str) -> str:
