@@ -26,7 +26,7 @@ MANAGED_PROPERTIES = (CODEC_PROPERTY, LEVEL_PROPERTY, ROW_GROUP_BYTES_PROPERTY, 
 ROW_GROUP_BYTES_DEFAULT = 128 * MIB
 TARGET_BYTES_DEFAULT = 512 * MIB
 
-Positive = Annotated[int, msgspec.Meta(gt=0)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Codec(StrEnum):
@@ -39,29 +39,29 @@ class Codec(StrEnum):
 
 
 class ParquetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one table, or of all that do not say otherwise. What is None is left to Iceberg's defaults."""
+    """Of one table, or of all that do not say otherwise. 0 leaves it to Iceberg's defaults."""
 
     compression: Codec = Codec.ZSTD
     # The level of gzip or zstd.
-    compression_level: Annotated[int, msgspec.Meta(ge=1, le=22)] | None = None
+    compression_level: Annotated[int, msgspec.Meta(ge=0, le=22)] = 0
     # Row groups are cut by size, or by rows where that is given.
-    row_group_bytes: Positive | None = None
-    row_group_rows: Annotated[int, msgspec.Meta(ge=100)] | None = None
-    target_file_bytes: Positive | None = None
+    row_group_bytes: NotNegative = 0
+    row_group_rows: NotNegative = 0
+    target_file_bytes: NotNegative = 0
 
     def properties(self) -> dict[str, str]:
         """As table properties."""
         codec = "uncompressed" if self.compression is Codec.NONE else str(self.compression)
         found = {CODEC_PROPERTY: codec}
-        if self.compression_level is not None and self.compression in (Codec.GZIP, Codec.ZSTD):
+        if self.compression_level and self.compression in (Codec.GZIP, Codec.ZSTD):
             found[LEVEL_PROPERTY] = str(self.compression_level)
-        if self.row_group_bytes is not None:
+        if self.row_group_bytes:
             found[ROW_GROUP_BYTES_PROPERTY] = str(self.row_group_bytes)
-        if self.row_group_rows is not None:
+        if self.row_group_rows:
             # Iceberg's writer cuts by size alone, and looks at the size after so many rows: at every look it is over.
             found[ROW_GROUP_BYTES_PROPERTY] = "1"
             found |= dict.fromkeys(_CHECK_PROPERTIES, str(self.row_group_rows))
-        if self.target_file_bytes is not None:
+        if self.target_file_bytes:
             found[TARGET_PROPERTY] = str(self.target_file_bytes)
         return found
 
