@@ -18,6 +18,7 @@ from mainstem.app.covering import Covering
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
+from mainstem.app.spark_queries import SparkQueries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
 from mainstem.app.version import VERSION
@@ -32,6 +33,7 @@ from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
 from mainstem.doors.http_rates import limited
 from mainstem.doors.query import scope_of_principal
+from mainstem.doors.spark_queries import spark_queries_router
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
@@ -63,8 +65,13 @@ class Gateway:
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
+        self.spark = SparkQueries(clock)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
+            self.catalog,
+            EngineSettings(folder=f"{self.catalog.warehouse}/"),
+            log=log,
+            big=self.spark if config.pipeline.enabled else None,
+            scope=scope_of_principal,
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
@@ -155,6 +162,7 @@ class Gateway:
                 catalog_router(self.catalog),
                 self._queries.router,
                 compaction_router(self.maintainer),
+                spark_queries_router(self.spark),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,

@@ -9,7 +9,7 @@ from litestar import Router
 from mainstem.catalog import Catalog, TableIdent
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
-from mainstem.model import NotFound, TableName
+from mainstem.model import Invalid, NotFound, TableName
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import EngineSettings, QueryEngine
 from mainstem.query.pending import LogPending
@@ -17,6 +17,7 @@ from mainstem.query.plan import Planner
 from mainstem.query.ports import BigQueryEngine, LoadedTable
 from mainstem.query.route import Router as EngineRouter
 from mainstem.query.route import RouteSettings
+from mainstem.query.spark_sql import spark_statement
 
 
 class CatalogLake:
@@ -62,4 +63,11 @@ def open_queries(
     engine = QueryEngine(CatalogLake(catalog), settings, pending=pending)
     planner = Planner(engine.binder, engine.parser)
     dispatcher = Dispatcher(engine, planner, route, big=big)
-    return Queries(engine, query_router(dispatcher, planner, EngineRouter(planner, route), scope=scope))
+
+    def fits_spark(sql: str) -> None:
+        if big is None:
+            raise Invalid("there is no Spark here")
+        spark_statement(engine.parser, engine.parser.check(sql))
+
+    router = EngineRouter(planner, route, fits_spark)
+    return Queries(engine, query_router(dispatcher, planner, router, scope=scope))

@@ -149,6 +149,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
                 "jobs_url": f"{url}/v1/pipeline/jobs",
+                "queries_url": f"{url}/v1/pipeline/queries",
                 "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),

@@ -28,6 +28,7 @@ from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.progress import Progress, Reporter
+from mainstem.pipeline.queries import QueryRunner
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
 from mainstem.pipeline.session import SessionSettings, build_session, join_session
@@ -112,7 +113,9 @@ def _run(
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
-        jobs = _start_jobs(settings, lake, turns, clock)
+        helpers: list[JobRunner | QueryRunner] = []
+        helpers += _start_jobs(settings, lake, turns, clock)
+        helpers += _start_queries(settings, lake)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -122,8 +125,8 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
-            if jobs is not None:
-                jobs.stop()
+            for helper in helpers:
+                helper.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
 
@@ -140,10 +143,10 @@ def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:
 
 def _start_jobs(
     settings: PipelineSettings, lake: Lake, turns: Turns, clock: Clock
-) -> JobRunner | None:
+) -> list[JobRunner]:
     """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
     if settings.jobs_url is None:
-        return None
+        return []
     maintenance = Maintenance(lake, turns, settings.maintenance, clock)
     runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
 
@@ -152,7 +155,16 @@ def _start_jobs(
         runner.run()
 
     threading.Thread(target=run, name="jobs", daemon=True).start()
-    return runner
+    return [runner]
+
+
+def _start_queries(settings: PipelineSettings, lake: Lake) -> list[QueryRunner]:
+    """Answer queries beside the stream."""
+    if settings.queries_url is None:
+        return []
+    runner = QueryRunner(settings.queries_url, settings.token, lake)
+    runner.start()
+    return [runner]
 
 
 def _session(settings: PipelineSettings) -> SparkSession:

@@ -27,6 +27,8 @@ class PipelineSettings:
     report_url: str | None = None
     # Where jobs of maintenance are asked for. None: there are none.
     jobs_url: str | None = None
+    # Where queries are asked for. None: there are none.
+    queries_url: str | None = None
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     # What the gateway wants to see with every request. None: nothing.
     token: str | None = field(default=None, repr=False)
