@@ -51,11 +51,13 @@ _TESTS = frozenset(
 _RENAMED = {
     "count_star": "count", "arg_max": "max_by", "arg_min": "min_by", "lcase": "lower", "ucase": "upper",
     "starts_with": "startswith", "ends_with": "endswith", "now": "now", "mean": "avg", "len": "length",
-    "to_years": "make_ym_interval", "to_months": "make_ym_interval", "to_days": "make_dt_interval",
-    "to_hours": "make_dt_interval", "to_minutes": "make_dt_interval", "to_seconds": "make_dt_interval",
 }  # fmt: skip
-# What stands before the only argument of an interval's maker.
-_INTERVAL_PLACES = {"to_months": "0, ", "to_hours": "0, ", "to_minutes": "0, 0, ", "to_seconds": "0, 0, 0, "}
+# Made by multiplication: a call with one argument becomes a product with it.
+_INTERVALS = {
+    "to_years": "YEAR", "to_months": "MONTH", "to_days": "DAY", "to_hours": "HOUR", "to_minutes": "MINUTE",
+    "to_seconds": "SECOND",
+}  # fmt: skip
+_CALLS = _SAME | _RENAMED.keys() | _INTERVALS.keys()
 _TYPES = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT", "BIGINT": "BIGINT",
     "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "VARCHAR": "STRING", "DATE": "DATE", "TIMESTAMP": "TIMESTAMP_NTZ",
@@ -163,7 +165,7 @@ def _check_function(node: dict[str, Any]) -> None:
     if node.get("is_operator") or name in _OPERATORS:
         if name not in _OPERATORS:
             raise Unportable(f"the operator {name}")
-    elif name not in _SAME and name not in _RENAMED:
+    elif name not in _CALLS:
         raise Unportable(f"the function {name}")
     if (node.get("order_bys") or {}).get("orders") or node.get("ignore_nulls"):
         raise Unportable("an order or IGNORE NULLS within a function")
@@ -250,7 +252,7 @@ def _word(tokens: list[tuple[str, str]], at: int) -> tuple[str, int]:
     if token == "main" and following[1] == ".":
         # DuckDB says so of functions that it wrote in by itself.
         return "", at + 1
-    if following[1] == "(" and token.lower() in _SAME | _RENAMED.keys():
+    if following[1] == "(" and token.lower() in _CALLS:
         return _function(tokens, at)
     if token in _TYPES and _comes_after_as(tokens, at):
         longer = "".join(text for _, text in tokens[at : at + 7])
@@ -272,7 +274,9 @@ def _function(tokens: list[tuple[str, str]], at: int) -> tuple[str, int]:
             raise Unportable("the function trunc")
         # Casting to a whole number cuts off the fraction by itself; Spark's trunc is of dates.
         return "", at
-    return f"{_RENAMED.get(name, name)}({_INTERVAL_PLACES.get(name, '')}", at + 1
+    if name in _INTERVALS:
+        return f"(INTERVAL '1' {_INTERVALS[name]} * ", at + 1
+    return f"{_RENAMED.get(name, name)}(", at + 1
 
 
 def _comes_after_as(tokens: list[tuple[str, str]], at: int) -> bool:

@@ -30,7 +30,7 @@ def translated(sql: str) -> SparkStatement:
         ("SELECT default.t.a FROM default.t", "SELECT t.a FROM mainstem_view_0 AS t"),
         (
             "SELECT ts + INTERVAL 2 HOURS AS v FROM t -- why not",
-            "SELECT (ts + make_dt_interval(0, CAST((CAST(2 AS DOUBLE)) AS INT))) AS v FROM mainstem_view_0 AS t",
+            "SELECT (ts + (INTERVAL '1' HOUR * CAST((CAST(2 AS DOUBLE)) AS BIGINT))) AS v FROM mainstem_view_0 AS t",
         ),
         (
             "WITH w AS (SELECT a FROM t) SELECT * EXCLUDE (b) FROM w",
