@@ -14,6 +14,7 @@ from litestar.types import ASGIApp
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.following import Following
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
@@ -62,6 +63,7 @@ class Gateway:
         self._queries: Queries = open_queries(
             self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
         )
+        self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
@@ -113,6 +115,7 @@ class Gateway:
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
         store = await asyncio.to_thread(open_store, config.catalog, data)
         gateway = cls(config, log, dedup, store, data, clock)
+        gateway.following.start()
         await gateway.sync.feeds.start()
         return gateway
 
@@ -170,6 +173,7 @@ class Gateway:
         await self.sync.door.close()
         await self._queries.engine.close()
         await self._log.close()
+        await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
 
     # Coverage
