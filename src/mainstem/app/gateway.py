@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
 
-from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Role
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.following import Following
+from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
@@ -28,6 +30,8 @@ from mainstem.doors.access import check_access
 from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.compaction import compaction_router
+from mainstem.doors.http_rates import limited
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
@@ -66,6 +70,7 @@ class Gateway:
         self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
@@ -73,7 +78,9 @@ class Gateway:
         self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.rates = Rates(config.limits, clock=clock)
+        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
         tap = Tap(log)
         self.sync = make_sync(
             data=data,
@@ -120,7 +127,7 @@ class Gateway:
         return gateway
 
     def app(self) -> ASGIApp:
-        """The application that a server runs: the gate, the doors that need no framework, then the rest."""
+        """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
         gate = AuthGate(
             self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
             self.authenticator,
@@ -130,7 +137,7 @@ class Gateway:
             is_cross_origin=self.sync.door.is_ours,
         )
         self.refused = gate.refused
-        return gate
+        return limited(gate, self.rates, self._clock)
 
     def _catalog_client(self, path: str, token: str) -> Principal | None:
         """Whoever has a token that the catalog gave out, on the catalog's own paths."""
@@ -150,6 +157,7 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                compaction_router(self.maintainer),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
@@ -172,6 +180,7 @@ class Gateway:
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         await self._queries.engine.close()
+        self.maintainer.close()
         await self._log.close()
         await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
@@ -212,6 +221,14 @@ class Gateway:
     def utilization(self) -> float:
         """How much of the room for the backlog is taken."""
         return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits, as the pipeline told it."""
+        return self._report.breaker.state
+
+    def persisted_path(self) -> str | None:
+        """The warehouse: below it are the tables that a persisted batch is in."""
+        return self.catalog.warehouse
 
     def view(self) -> BufferView:
         """The backlog, in the CDC protocol's words."""
@@ -330,6 +347,7 @@ class Gateway:
             checkpointed=self._report.checkpointed_position,
             memory=self._report.memory,
             error=self._report.error,
+            circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

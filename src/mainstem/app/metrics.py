@@ -9,6 +9,8 @@ from prometheus_client.registry import Collector
 from mainstem.doors.cdc_ports import DoorStats
 from mainstem.doors.http import Status
 
+_BREAKER = {"closed": 0, "half-open": 0.5, "open": 1}
+
 
 def render_metrics(status: Status, door: DoorStats) -> bytes:
     """One scrape."""
@@ -37,6 +39,10 @@ class _Scrape(Collector):
                 status.pipeline.memory.get("jvm_rss_bytes", 0),
             ),
             "pipeline_up": ("1 while the pipeline's process runs.", int(status.pipeline.running)),
+            "circuit_breaker_open": (
+                "1 while the tables' store is left alone, 0.5 while one table tries it.",
+                _BREAKER.get(status.pipeline.circuit_breaker.state, 0),
+            ),
             "log_durable_position": ("The last change that is durable.", status.log.durable),
             "log_sealed_position": ("The last change that is in a segment.", status.log.sealed),
             "log_segments": ("Segments kept.", status.log.segments),
@@ -55,6 +61,10 @@ class _Scrape(Collector):
             "batches": ("Batches made durable.", self._door.batches),
             "changes": ("Changes made durable.", self._door.changes),
             "duplicates": ("Batches that were durable already.", self._door.duplicates),
+            "circuit_breaker_openings": (
+                "Times that the tables' store was left alone, since the pipeline's start.",
+                self._status.pipeline.circuit_breaker.openings,
+            ),
             "pipeline_restarts": ("Times that the pipeline was started again.", self._status.pipeline.restarts),
         }
         for name, (text, value) in counters.items():

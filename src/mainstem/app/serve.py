@@ -26,6 +26,7 @@ from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
+from mainstem.runtime.descriptors import raise_descriptor_limit
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ def serve(config: Config, data: Path) -> int:
     """Run until a signal says stop. The process's exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     check_exposure(config)
+    raise_descriptor_limit()
     data.mkdir(parents=True, exist_ok=True)
     uvloop.run(_serve(config, data.absolute()))
     return 0
@@ -65,6 +67,7 @@ async def _serve(config: Config, data: Path) -> None:
         if inner is not None and inner_server is not None:
             tasks.create_task(inner_server.serve(sockets=[inner]))
         maintaining = tasks.create_task(gateway.maintain())
+        compacting = tasks.create_task(gateway.maintainer.run_timer())
         if pipeline is not None:
             gateway.child = pipeline.status
             tasks.create_task(pipeline.run())
@@ -72,6 +75,7 @@ async def _serve(config: Config, data: Path) -> None:
         await stop.wait()
         logger.info("stopping")
         maintaining.cancel()
+        compacting.cancel()
         # The pipeline commits through us: it finishes what it has in hand before the door shuts.
         if pipeline is not None:
             await pipeline.stop()
@@ -144,12 +148,16 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "jobs_url": f"{url}/v1/pipeline/jobs",
+                "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
                 "master": config.pipeline.master,
                 "driver_memory": config.pipeline.driver_memory,
                 "trigger_s": config.pipeline.trigger_s,
                 "parallel_tables": config.pipeline.parallel_tables,
+                "breaker_failures": config.pipeline.breaker_failures,
+                "breaker_open_s": config.pipeline.breaker_open_s,
                 "tables": config.tables,
             }
         )
@@ -174,7 +182,8 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 ws="websockets-sansio",
                 ws_max_size=FRAME_BYTES_MAX,
-                ws_per_message_deflate=False,
+                # For those who ask for it; it costs some memory per connection that does.
+                ws_per_message_deflate=True,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,
