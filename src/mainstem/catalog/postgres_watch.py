@@ -80,5 +80,6 @@ class PostgresWatch:
             self._connection.close()
             self._connection = None
 
-    def _anything(self) -> None:
+    def _anything(self) -> list[TableIdent] | None:
         self._resync_s = self._clock.monotonic_s() + RESYNC_S
+        return None
