@@ -16,6 +16,7 @@ from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Princ
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
+from mainstem.app.objectstore import engine_settings
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
@@ -35,7 +36,6 @@ from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
-from mainstem.query.engine import EngineSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -62,7 +62,7 @@ class Gateway:
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
+            self.catalog, engine_settings(config.catalog, self.catalog.warehouse), log=log, scope=scope_of_principal
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
