@@ -15,6 +15,7 @@ from litestar.types import ASGIApp
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.objectstore import engine_settings
 from mainstem.app.query import Queries, open_queries
@@ -29,6 +30,7 @@ from mainstem.doors.access import check_access
 from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.compaction import compaction_router
 from mainstem.doors.http_rates import limited
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
@@ -66,6 +68,7 @@ class Gateway:
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
@@ -151,6 +154,7 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                compaction_router(self.maintainer),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
@@ -173,6 +177,7 @@ class Gateway:
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         await self._queries.engine.close()
+        self.maintainer.close()
         await self._log.close()
         await asyncio.to_thread(self.catalog.close)
 

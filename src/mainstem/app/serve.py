@@ -68,6 +68,7 @@ async def _serve(config: Config, data: Path) -> None:
         if inner is not None and inner_server is not None:
             tasks.create_task(inner_server.serve(sockets=[inner]))
         maintaining = tasks.create_task(gateway.maintain())
+        compacting = tasks.create_task(gateway.maintainer.run_timer())
         if pipeline is not None:
             gateway.child = pipeline.status
             tasks.create_task(pipeline.run())
@@ -75,6 +76,7 @@ async def _serve(config: Config, data: Path) -> None:
         await stop.wait()
         logger.info("stopping")
         maintaining.cancel()
+        compacting.cancel()
         # The pipeline commits through us: it finishes what it has in hand before the door shuts.
         if pipeline is not None:
             await pipeline.stop()
@@ -147,6 +149,8 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "jobs_url": f"{url}/v1/pipeline/jobs",
+                "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
                 "master": config.pipeline.master,
