@@ -72,8 +72,7 @@ class Wire:
         assert self._socket is not None
         async with asyncio.timeout(HEAR_S_MAX):
             data = await self._socket.recv()
-        packed = isinstance(data, bytes)
-        message: dict[str, Any] = msgspec.msgpack.decode(data) if packed else json.loads(data)
+        message: dict[str, Any] = msgspec.msgpack.decode(data) if isinstance(data, bytes) else json.loads(data)
         return message
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any]:
