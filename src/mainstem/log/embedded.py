@@ -257,6 +257,18 @@ class Log:
                     )
                 )
 
+    def retune(self, *, seal_changes: int, seal_bytes: int, seal_age_s: float, seal_interval_s: float) -> None:
+        """Other thresholds for sealing, from now on."""
+        self._settings = msgspec.structs.replace(
+            self._settings,
+            seal_changes=seal_changes,
+            seal_bytes=seal_bytes,
+            seal_age_s=seal_age_s,
+            seal_interval_s=seal_interval_s,
+        )
+        # What waits now may be due by the new ones.
+        self._wake.set()
+
     # Reading
 
     @property

@@ -1,0 +1,135 @@
+"""The configuration over HTTP: what can be changed while the server runs, in DoLake's words.
+
+    GET   /v1/config/server   every setting, which of them were changed here, and the latest changes
+    PATCH /v1/config          change some; `null` goes back to the configuration file
+
+`GET /v1/config` is the Iceberg catalog's, and stays so.
+"""
+
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from litestar import Request, Response, Router, get, patch
+from litestar.exceptions import HTTPException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody
+
+from mainstem.admission import Principal
+from mainstem.doors.access import principal_of
+from mainstem.doors.http import Wire
+from mainstem.doors.refusals import ErrorAnswer, failed, refused
+from mainstem.model import Invalid, MainstemError
+
+AnyRequest = Request[Any, Any, Any]
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
+Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
+Millis = Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3600 * 1000)]
+Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
+
+
+class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What to change. A name that is left out stays as it is."""
+
+    flush_threshold_events: Count | None | msgspec.UnsetType = msgspec.UNSET
+    flush_threshold_bytes: Bytes | None | msgspec.UnsetType = msgspec.UNSET
+    flush_threshold_ms: Millis | None | msgspec.UnsetType = msgspec.UNSET
+    flush_interval_ms: Millis | None | msgspec.UnsetType = msgspec.UNSET
+    max_buffer_size: Bytes | None | msgspec.UnsetType = msgspec.UNSET
+    max_connections: Count | None | msgspec.UnsetType = msgspec.UNSET
+    segment_retention_ms: Millis | None | msgspec.UnsetType = msgspec.UNSET
+
+
+class ConfigValues(Wire, frozen=True, kw_only=True):
+    """Every setting that can be changed while the server runs, as it is now."""
+
+    flush_threshold_events: int
+    flush_threshold_bytes: int
+    flush_threshold_ms: int
+    flush_interval_ms: int
+    max_buffer_size: int
+    max_connections: int
+    segment_retention_ms: int
+
+
+class ConfigChange(Wire, frozen=True, kw_only=True):
+    """One change: when, by whom, from where, and what. `null` in `after` is a return to the configuration file."""
+
+    at_ms: int
+    by: str
+    address: str | None
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class ConfigView(Wire, frozen=True, kw_only=True):
+    """The configuration."""
+
+    settings: ConfigValues
+    # What is not as the configuration file has it.
+    changed: list[str]
+    # The latest first.
+    changes: list[ConfigChange]
+
+
+class Tuning(Protocol):
+    """What this door needs of the app."""
+
+    def view(self) -> ConfigView:
+        """The configuration, now."""
+
+    async def change(self, asked: dict[str, Any], principal: Principal, address: str | None) -> ConfigView:
+        """Check, keep and apply a change. Raises Invalid where a value does not fit the others."""
+
+
+# What the seed's configuration has besides, and why it is not changed here.
+_FIXED = {
+    "r2BucketName": "it is the warehouse: [catalog] warehouse, and a restart",
+    "r2BasePath": "it is the warehouse: [catalog] warehouse, and a restart",
+    "enableFallback": "the log is always there",
+    "maxFallbackSize": "the log holds what waits for the tables: maxBufferSize",
+    "enableDeduplication": "without it a retry would count twice",
+    "deduplicationWindowMs": "duplicates are told by source and sequence, however old they are",
+    "parquetRowGroupSize": "it is a setting of the tables: [tables], and a restart",
+    "parquetCompression": "it is a setting of the tables: [tables], and a restart",
+}
+
+_ERRORS = {
+    code: ResponseSpec(data_container=ErrorAnswer, description=text, generate_examples=False)
+    for code, text in ((400, "A name or a value is wrong"), (403, "Not an admin of every namespace"))
+}
+
+
+def config_router(tuning: Tuning) -> Router:
+    """The routes, for an admin of everything."""
+
+    @get("/v1/config/server", summary="The configuration, and who changed it", tags=["operation"])
+    async def view() -> ConfigView:
+        return tuning.view()
+
+    @patch("/v1/config", summary="Change the configuration of the running server", tags=["operation"], responses=_ERRORS)
+    async def change(request: AnyRequest, data: JSONBody[ConfigPatch]) -> Response[ConfigView]:
+        asked = _asked(await request.body())
+        address = request.client.host if request.client else None
+        return Response(await tuning.change(asked, principal_of(request.scope), address))
+
+    return Router(
+        path="/",
+        route_handlers=[view, change],
+        exception_handlers={MainstemError: failed, HTTPException: refused},
+    )
+
+
+def _asked(body: bytes) -> dict[str, Any]:
+    """The names that stand in the body. The framework has checked the values; an unknown name is told why."""
+    asked = msgspec.json.decode(body, type=dict[str, Any])
+    known = {field.encode_name for field in msgspec.structs.fields(ConfigPatch)}
+    for name in asked:
+        if name in _FIXED:
+            raise Invalid(f"{name} cannot be changed here: {_FIXED[name]}", reason="not_changeable")
+        if name not in known:
+            raise Invalid(f"setting is unknown. expected=one of {', '.join(sorted(known))} got={name:.100}")
+    if not asked:
+        raise Invalid("there is nothing to change. expected=at least one setting got=none")
+    return asked
