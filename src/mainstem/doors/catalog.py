@@ -52,10 +52,10 @@ class CatalogDoor:
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         answer = await self._answer(scope, receive)
-        # An answer to HEAD has no body of its own, whatever its length would be.
+        # An answer to HEAD has no body of its own, whatever it says of it.
         body = b"" if scope["method"] == "HEAD" else answer.body
         headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
-        if body:
+        if answer.body:
             headers.append((b"content-type", b"application/json"))
         if answer.status not in (204, 304):
             headers.append((b"content-length", str(len(body)).encode()))
@@ -86,7 +86,7 @@ class CatalogDoor:
                 return found
         call = wire.route(method, path)
         if call is None:
-            return failure("No such endpoint", "NotFoundException", 404)
+            return _no_such(path)
         asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
         return await to_thread.run_sync(self._respond, asked, line, limiter=self._threads)
 
@@ -137,6 +137,14 @@ def _is_ours(path: str) -> bool:
         return False
     end = path.find("/", len(PREFIX))
     return path[len(PREFIX) : end if end >= 0 else None] in _ROOTS
+
+
+def _no_such(path: str) -> Answer:
+    methods = ["POST"] if path == TOKEN_PATH else wire.methods(path)
+    if not methods:
+        return failure("No such endpoint", "NotFoundException", 404)
+    answer = failure(f"No such method here: expected {', '.join(methods)}", "MethodNotAllowedException", 405)
+    return answer._replace(headers={"Allow": ", ".join(methods)})
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:

@@ -19,7 +19,7 @@ from mainstem.catalog.catalog import Loaded
 from mainstem.catalog.metadata import with_referenced_snapshots_only
 from mainstem.catalog.planning import Scan, ScanRequest
 from mainstem.doors.catalog_answers import UNPROCESSABLE, Answer, Asked, failure, ok
-from mainstem.model import Invalid
+from mainstem.model import Denied, Invalid
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
@@ -150,8 +150,9 @@ def _unregister_table(catalog: Catalog, asked: Asked) -> Answer:
     return _table(catalog, asked, catalog.unregister_table(asked.ident))
 
 
-def _report_metrics(_catalog: Catalog, _asked: Asked) -> Answer:
+def _report_metrics(_catalog: Catalog, asked: Asked) -> Answer:
     # Engines send these unasked after every scan and commit. They are welcome, and nothing is done with them yet.
+    wire.decode(asked.body, wire.ReportMetricsRequest)
     return Answer(204)
 
 
@@ -201,9 +202,13 @@ def _sign(catalog: Catalog, asked: Asked) -> Answer:
     body = wire.decode(asked.body, wire.SignRequest)
     if body.provider not in (None, "s3"):
         raise Invalid(f"provider is unknown. expected=s3 got={body.provider!r:.100}")
-    headers = catalog.sign(
-        asked.ident, method=body.method, uri=body.uri, region=body.region, headers=body.headers, body=body.body
-    )
+    try:
+        headers = catalog.sign(
+            asked.ident, method=body.method, uri=body.uri, region=body.region, headers=body.headers, body=body.body
+        )
+    except NoSuchTable as error:
+        # The protocol has no other way to refuse a signature.
+        raise Denied(f"nothing to sign for. got={error}") from error
     return ok({"uri": body.uri, "headers": headers})
 
 

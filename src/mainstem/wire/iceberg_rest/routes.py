@@ -120,6 +120,11 @@ def route(method: str, raw_path: str) -> Call | None:
     return None
 
 
+def methods(raw_path: str) -> list[str]:
+    """The methods that a path has, sorted; none for a path that does not exist."""
+    return sorted({method for method, _, _ in _ROUTES if route(method, raw_path) is not None})
+
+
 def sign_path(namespace: tuple[str, ...], table: str) -> str:
     """Where requests to a table's files are signed, below the catalog's address."""
     return f"v1/namespaces/{quote(LEVEL_SEPARATOR.join(namespace), safe='')}/tables/{quote(table, safe='')}/sign"
