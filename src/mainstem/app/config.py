@@ -10,7 +10,7 @@ Defaults are DoLake's where it names one. A TOML file holds the same names:
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -58,6 +58,13 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parallel_tables: Positive = 4
 
 
+class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the processes log, on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -66,6 +73,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
     auth: AuthSettings = AuthSettings()
+    logging: LoggingConfig = LoggingConfig()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 

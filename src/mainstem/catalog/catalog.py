@@ -148,6 +148,11 @@ class Catalog:
         """The folder of all tables that the catalog itself placed."""
         return self._locations.warehouse
 
+    @property
+    def cached_bytes(self) -> int:
+        """Of metadata documents, at hand."""
+        return self._documents.cached_bytes
+
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""
         if name and name != WAREHOUSE and name.rstrip("/") != self._locations.warehouse:

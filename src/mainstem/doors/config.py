@@ -29,16 +29,16 @@ Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
 
 
-class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What to change. A name that is left out stays as it is."""
 
-    flush_threshold_events: Count | None | msgspec.UnsetType = msgspec.UNSET
-    flush_threshold_bytes: Bytes | None | msgspec.UnsetType = msgspec.UNSET
-    flush_threshold_ms: Millis | None | msgspec.UnsetType = msgspec.UNSET
-    flush_interval_ms: Millis | None | msgspec.UnsetType = msgspec.UNSET
-    max_buffer_size: Bytes | None | msgspec.UnsetType = msgspec.UNSET
-    max_connections: Count | None | msgspec.UnsetType = msgspec.UNSET
-    segment_retention_ms: Millis | None | msgspec.UnsetType = msgspec.UNSET
+    flush_threshold_events: Count | None = None
+    flush_threshold_bytes: Bytes | None = None
+    flush_threshold_ms: Millis | None = None
+    flush_interval_ms: Millis | None = None
+    max_buffer_size: Bytes | None = None
+    max_connections: Count | None = None
+    segment_retention_ms: Millis | None = None
 
 
 class ConfigValues(Wire, frozen=True, kw_only=True):
@@ -108,8 +108,10 @@ def config_router(tuning: Tuning) -> Router:
     async def view() -> ConfigView:
         return tuning.view()
 
-    @patch("/v1/config", summary="Change the configuration of the running server", tags=["operation"], responses=_ERRORS)
+    @patch("/v1/config", summary="Change the running server's configuration", tags=["operation"], responses=_ERRORS)
     async def change(request: AnyRequest, data: JSONBody[ConfigPatch]) -> Response[ConfigView]:
+        # Checked by its type; what is left out and what is null differ in the body alone.
+        del data
         asked = _asked(await request.body())
         address = request.client.host if request.client else None
         return Response(await tuning.change(asked, principal_of(request.scope), address))

@@ -3,7 +3,7 @@
     GET /v1/scaling/status   how much of each bound is in use, and what to do about the fullest
     GET /v1/memory-stats     memory of each process, and of what the gateway keeps at hand
     GET /v1/write-stats      files, rows and bytes per table: now, and written in the last hour
-    GET /v1/tables           every table with its schema and latest snapshots, for the console
+    GET /v1/overview         every table with its schema and latest snapshots, for the console
     GET /v1/errors           the latest warnings and errors
 
 Everything is bounded, and a bounded caller sees its own tables only.
@@ -184,7 +184,7 @@ def insight_router(insight: Insight) -> Router:
     async def writes(request: AnyRequest, limit: Limit = TABLES_DEFAULT) -> Writes:
         return await insight.writes(principal_of(request.scope), limit)
 
-    @get("/v1/tables", summary="Tables with schema and latest snapshots", opt=access(Role.READER))
+    @get("/v1/overview", summary="Tables with schema and latest snapshots", opt=access(Role.READER))
     async def tables(request: AnyRequest, limit: Limit = TABLES_DEFAULT) -> Tables:
         return await insight.tables(principal_of(request.scope), limit)
 

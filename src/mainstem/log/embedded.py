@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
+import msgspec
+
 from mainstem.log import frames
 from mainstem.log.companion import Companion, NoCompanion
 from mainstem.log.disk import Disk, OsDisk

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -60,15 +61,13 @@ class JsonLines(logging.Formatter):
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 — its name there
         """UTC: logs of several machines are read together."""
-        import time
-
         return time.strftime(datefmt or "%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
 
 
-def set_up_logging(form: str = "text", level: str = "INFO") -> RecentErrors:
+def set_up_logging(format: str = "text", level: str = "INFO") -> RecentErrors:
     """Log to standard error in one of the forms, and keep what went wrong."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonLines() if format == "json" else logging.Formatter(TEXT))
     recent = RecentErrors()
     logging.basicConfig(level=level, handlers=[handler, recent], force=True)
     return recent
