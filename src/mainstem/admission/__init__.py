@@ -6,7 +6,9 @@ from mainstem.admission.gate import Duplicate, Gate
 from mainstem.admission.intake import Appended, Appender, Intake, Ticket
 from mainstem.admission.keys import AuthSettings
 from mainstem.admission.limits import Limits, OutOfSequence, TooLarge
+from mainstem.admission.pressure import Pressure
 from mainstem.admission.principal import ANYONE, Principal, Role
+from mainstem.admission.rates import Meter, RateExceeded, Rates, RateSettings, RateView
 
 __all__ = [
     "ANYONE",
@@ -20,8 +22,14 @@ __all__ = [
     "Gate",
     "Intake",
     "Limits",
+    "Meter",
     "OutOfSequence",
+    "Pressure",
     "Principal",
+    "RateExceeded",
+    "RateSettings",
+    "RateView",
+    "Rates",
     "Role",
     "Seen",
     "Ticket",

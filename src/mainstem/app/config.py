@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from mainstem.admission import AuthSettings
+from mainstem.admission import AuthSettings, RateSettings
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
+from mainstem.tables.maintenance import MaintenanceSettings
 from mainstem.tables.settings import TableSettings
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -56,6 +57,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_memory: str = "2g"
     trigger_s: Seconds = 0.1
     parallel_tables: Positive = 4
+    # Around the commits to the tables: failures of their store in a row until it is left alone, and for how long.
+    breaker_failures: Positive = 5
+    breaker_open_s: Seconds = 30.0
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,8 +74,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
+    limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
+    compaction: MaintenanceSettings = MaintenanceSettings()
     auth: AuthSettings = AuthSettings()
     logging: LoggingConfig = LoggingConfig()
     # By full name, as the file has them: the pipeline's process is handed them as they are.

@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
 
-from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Role
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.insight import Observer
+from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
@@ -30,7 +32,9 @@ from mainstem.doors.access import check_access
 from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.compaction import compaction_router
 from mainstem.doors.config import config_router
+from mainstem.doors.http_rates import limited
 from mainstem.doors.insight import insight_router
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
@@ -70,6 +74,7 @@ class Gateway:
         )
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
@@ -80,7 +85,9 @@ class Gateway:
         self.observer = Observer(self.catalog, log, clock, self.status)
         self.observer.bounds = self._bounds
         tuner.apply = self._retune
-        gate = self._gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.rates = Rates(config.limits, clock=clock)
+        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = self._gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
         tap = Tap(log)
         self.sync = make_sync(
             data=data,
@@ -128,7 +135,7 @@ class Gateway:
         return gateway
 
     def app(self) -> ASGIApp:
-        """The application that a server runs: the gate, the doors that need no framework, then the rest."""
+        """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
         gate = AuthGate(
             self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
             self.authenticator,
@@ -138,7 +145,7 @@ class Gateway:
             is_cross_origin=self.sync.door.is_ours,
         )
         self.refused = gate.refused
-        return gate
+        return limited(gate, self.rates, self._clock)
 
     def _catalog_client(self, path: str, token: str) -> Principal | None:
         """Whoever has a token that the catalog gave out, on the catalog's own paths."""
@@ -160,6 +167,7 @@ class Gateway:
                 self._queries.router,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                compaction_router(self.maintainer),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
@@ -177,6 +185,9 @@ class Gateway:
         )
         self._gate.limits = dataclasses.replace(self._gate.limits, backlog_bytes_max=config.log.buffer_bytes_max)
         self.door.retune(connections_max=config.server.connections_max)
+        self.rates.retune(config.limits)
+        self._gate.pressure.settings = config.limits
+        self.maintainer.retune(config.compaction)
 
     def _bounds(self) -> dict[str, tuple[int, int]]:
         """What is in use of what the configuration bounds."""
@@ -201,6 +212,7 @@ class Gateway:
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         await self._queries.engine.close()
+        self.maintainer.close()
         await self._log.close()
         await asyncio.to_thread(self.catalog.close)
 
@@ -240,6 +252,14 @@ class Gateway:
     def utilization(self) -> float:
         """How much of the room for the backlog is taken."""
         return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits, as the pipeline told it."""
+        return self._report.breaker.state
+
+    def persisted_path(self) -> str | None:
+        """The warehouse: below it are the tables that a persisted batch is in."""
+        return self.catalog.warehouse
 
     def view(self) -> BufferView:
         """The backlog, in the CDC protocol's words."""
@@ -339,7 +359,7 @@ class Gateway:
 
     def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(http.visible(self.status(), principal), self.door.stats)
+        return render_metrics(http.visible(self.status(), principal), self.door.stats, self.refused)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
@@ -358,6 +378,7 @@ class Gateway:
             checkpointed=self._report.checkpointed_position,
             memory=self._report.memory,
             error=self._report.error,
+            circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

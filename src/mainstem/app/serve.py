@@ -26,6 +26,7 @@ from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
+from mainstem.runtime.descriptors import raise_descriptor_limit
 from mainstem.runtime.logs import RecentErrors, set_up_logging
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ def serve(config: Config, data: Path) -> int:
     """Run until a signal says stop. The process's exit code."""
     recent = set_up_logging(config.logging.format, config.logging.level)
     check_exposure(config)
+    raise_descriptor_limit()
     data.mkdir(parents=True, exist_ok=True)
     uvloop.run(_serve(config, data.absolute(), recent))
     return 0
@@ -67,6 +69,7 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
         if inner is not None and inner_server is not None:
             tasks.create_task(inner_server.serve(sockets=[inner]))
         maintaining = tasks.create_task(gateway.maintain())
+        compacting = tasks.create_task(gateway.maintainer.run_timer())
         if pipeline is not None:
             gateway.child = pipeline.status
             tasks.create_task(pipeline.run())
@@ -74,6 +77,7 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
         await stop.wait()
         logger.info("stopping")
         maintaining.cancel()
+        compacting.cancel()
         # The pipeline commits through us: it finishes what it has in hand before the door shuts.
         if pipeline is not None:
             await pipeline.stop()
@@ -146,12 +150,16 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "jobs_url": f"{url}/v1/pipeline/jobs",
+                "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
                 "master": config.pipeline.master,
                 "driver_memory": config.pipeline.driver_memory,
                 "trigger_s": config.pipeline.trigger_s,
                 "parallel_tables": config.pipeline.parallel_tables,
+                "breaker_failures": config.pipeline.breaker_failures,
+                "breaker_open_s": config.pipeline.breaker_open_s,
                 "tables": config.tables,
                 "logging": config.logging,
             }
@@ -177,7 +185,8 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 ws="websockets-sansio",
                 ws_max_size=FRAME_BYTES_MAX,
-                ws_per_message_deflate=False,
+                # For those who ask for it; it costs some memory per connection that does.
+                ws_per_message_deflate=True,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=5,

@@ -40,6 +40,23 @@ PLACES = {
     "maxBufferSize": _Place("log", "buffer_bytes_max"),
     "segmentRetentionMs": _Place("log", "segment_retention_s", _MS),
     "maxConnections": _Place("server", "connections_max"),
+    "connectionsPerSecond": _Place("limits", "connections_per_s"),
+    "messagesPerSecond": _Place("limits", "messages_per_s"),
+    "burstCapacity": _Place("limits", "burst"),
+    "refillRate": _Place("limits", "refill_per_s"),
+    "maxConnectionsPerSource": _Place("limits", "connections_per_source"),
+    "maxConnectionsPerIp": _Place("limits", "connections_per_address"),
+    "subnetRateLimitThreshold": _Place("limits", "connections_per_subnet"),
+    "requestsPerSecond": _Place("limits", "requests_per_s"),
+    "whitelistedIps": _Place("limits", "exempt"),
+    "backpressureThreshold": _Place("limits", "pressure_threshold"),
+    "baseRetryDelayMs": _Place("limits", "retry_ms_min"),
+    "maxRetryDelayMs": _Place("limits", "retry_ms_max"),
+    "autoCompact": _Place("compaction", "auto"),
+    "minFilesToCompact": _Place("compaction", "min_files"),
+    "maxFilesToCompact": _Place("compaction", "max_files"),
+    "targetFileSizeBytes": _Place("compaction", "target_file_bytes"),
+    "compactionIntervalMs": _Place("compaction", "interval_s", _MS),
 }
 
 
@@ -96,10 +113,11 @@ def _laid_over(overlay: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
 
 
 def _values(config: Config) -> dict[str, Any]:
-    return {
-        name: round(getattr(getattr(config, place.section), place.field) * place.units)
-        for name, place in PLACES.items()
-    }
+    values = {}
+    for name, place in PLACES.items():
+        value = getattr(getattr(config, place.section), place.field)
+        values[name] = value if place.units == 1 else round(value * place.units)
+    return values
 
 
 def _with(base: Config, overlay: dict[str, Any]) -> Config:
@@ -112,8 +130,14 @@ def _with(base: Config, overlay: dict[str, Any]) -> Config:
         document[place.section][place.field] = value if place.units == 1 else value / place.units
     try:
         config = msgspec.convert(document, Config)
-    except msgspec.ValidationError as error:
+    # A section that checks itself raises ValueError.
+    except (msgspec.ValidationError, ValueError) as error:
         raise Invalid(f"the settings do not fit. reason={error}") from error
+    if config.compaction.min_files > config.compaction.max_files:
+        raise Invalid(
+            "compaction would never begin. "
+            f"expected=minFilesToCompact of at most {config.compaction.max_files} got={config.compaction.min_files}"
+        )
     if config.log.flush_bytes > config.log.buffer_bytes_max:
         raise Invalid(
             "the buffer has to hold what one flush waits for. "

@@ -17,7 +17,7 @@ from mainstem.catalog.access import Access, Grant
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
-from mainstem.catalog.files import Files, RoutedFiles
+from mainstem.catalog.files import FileIoOf, Files, RoutedFiles
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
@@ -152,6 +152,11 @@ class Catalog:
     def cached_bytes(self) -> int:
         """Of metadata documents, at hand."""
         return self._documents.cached_bytes
+
+    @property
+    def file_io(self) -> FileIoOf:
+        """pyiceberg's way to the tables' files, for whoever reads manifests."""
+        return self._files.file_io
 
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""

@@ -27,6 +27,8 @@ Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3600 * 1000)]
 Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
+Files = Annotated[int, msgspec.Meta(ge=2, le=1_000_000)]
+Ranges = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=1_000)]
 
 
 class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,6 +41,23 @@ class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_buffer_size: Bytes | None = None
     max_connections: Count | None = None
     segment_retention_ms: Millis | None = None
+    connections_per_second: Count | None = None
+    messages_per_second: Count | None = None
+    burst_capacity: Count | None = None
+    refill_rate: Rate | None = None
+    max_connections_per_source: Count | None = None
+    max_connections_per_ip: Count | None = None
+    subnet_rate_limit_threshold: Count | None = None
+    requests_per_second: Count | None = None
+    whitelisted_ips: Ranges | None = None
+    backpressure_threshold: Share | None = None
+    base_retry_delay_ms: Millis | None = None
+    max_retry_delay_ms: Millis | None = None
+    auto_compact: bool | None = None
+    min_files_to_compact: Files | None = None
+    max_files_to_compact: Files | None = None
+    target_file_size_bytes: Bytes | None = None
+    compaction_interval_ms: Millis | None = None
 
 
 class ConfigValues(Wire, frozen=True, kw_only=True):
@@ -51,6 +70,23 @@ class ConfigValues(Wire, frozen=True, kw_only=True):
     max_buffer_size: int
     max_connections: int
     segment_retention_ms: int
+    connections_per_second: int
+    messages_per_second: int
+    burst_capacity: int
+    refill_rate: float
+    max_connections_per_source: int
+    max_connections_per_ip: int
+    subnet_rate_limit_threshold: int
+    requests_per_second: int
+    whitelisted_ips: tuple[str, ...]
+    backpressure_threshold: float
+    base_retry_delay_ms: int
+    max_retry_delay_ms: int
+    auto_compact: bool
+    min_files_to_compact: int
+    max_files_to_compact: int
+    target_file_size_bytes: int
+    compaction_interval_ms: int
 
 
 class ConfigChange(Wire, frozen=True, kw_only=True):
@@ -91,6 +127,8 @@ _FIXED = {
     "maxFallbackSize": "the log holds what waits for the tables: maxBufferSize",
     "enableDeduplication": "without it a retry would count twice",
     "deduplicationWindowMs": "duplicates are told by source and sequence, however old they are",
+    "maxPayloadSize": "producers are told of it when they connect",
+    "maxEventSize": "producers are told of it when they connect",
     "parquetRowGroupSize": "it is a setting of the tables: [tables], and a restart",
     "parquetCompression": "it is a setting of the tables: [tables], and a restart",
 }

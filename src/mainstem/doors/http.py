@@ -63,6 +63,16 @@ class BufferStatus(Wire, frozen=True, kw_only=True):
     next_flush_time: int | None
 
 
+class BreakerStatus(Wire, frozen=True, kw_only=True):
+    """The breaker around the commits to the tables: `state` is closed, open or half-open."""
+
+    state: str
+    failures: int
+    opened_ms: int | None
+    openings: int
+    error: str | None
+
+
 class PipelineStatus(Wire, frozen=True, kw_only=True):
     """The Spark process, as its supervisor sees it and as it reports itself."""
 
@@ -77,6 +87,7 @@ class PipelineStatus(Wire, frozen=True, kw_only=True):
     checkpointed: int
     memory: dict[str, int]
     error: str | None
+    circuit_breaker: BreakerStatus
 
 
 class TableStatus(Wire, frozen=True, kw_only=True):
@@ -126,6 +137,16 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int | None = None
 
 
+class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pipeline says of the breaker around its commits."""
+
+    state: str = "closed"
+    failures: int = 0
+    opened_ms: int | None = None
+    openings: int = 0
+    error: str | None = None
+
+
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the pipeline tells of itself, on change and every two seconds."""
 
@@ -135,6 +156,7 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, TableReport] = {}
     memory: dict[str, int] = {}
     error: str | None = None
+    breaker: BreakerReport = BreakerReport()
 
 
 class Operations(Protocol):

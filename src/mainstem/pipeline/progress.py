@@ -10,6 +10,7 @@ import msgspec
 
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.breaker import Breaker, BreakerReport
 from mainstem.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -36,13 +37,15 @@ class Report(msgspec.Struct, frozen=True):
     tables: dict[str, TableProgress]
     memory: dict[str, int]
     error: str | None = None
+    breaker: BreakerReport = BreakerReport()
 
 
 class Progress:
     """Collects what every thread of the pipeline does. Safe to use from all of them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, breaker: Breaker | None = None) -> None:
         self._clock = clock
+        self._breaker = breaker or Breaker(clock)
         self._lock = threading.Lock()
         self._state = "starting"
         self._error: str | None = None
@@ -89,7 +92,8 @@ class Progress:
         """The whole of it, now."""
         with self._lock:
             tables = {str(name): table for name, table in self._tables.items()}
-            return Report(self._state, self._batch_id, self._checkpointed, tables, memory, self._error)
+            breaker = self._breaker.report()
+            return Report(self._state, self._batch_id, self._checkpointed, tables, memory, self._error, breaker)
 
 
 class Reporter:

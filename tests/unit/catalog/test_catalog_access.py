@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from mainstem.catalog.access import Access
-from mainstem.catalog.sigv4 import Keys, sign
 from mainstem.catalog.tokens import TokenExpired, TokenRefused, Tokens
 from mainstem.doors.catalog_auth import refusal, token_answer
 from mainstem.model import Denied, Invalid
 from mainstem.runtime.clock import ManualClock
+from mainstem.wire.sigv4 import Keys, sign
 
 # The keys, the time and the signatures of the examples in Amazon's description of the signature.
 KEYS = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
