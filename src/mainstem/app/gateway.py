@@ -16,6 +16,7 @@ from litestar.types import ASGIApp
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.following import Following
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
@@ -72,6 +73,7 @@ class Gateway:
         self._queries: Queries = open_queries(
             self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
         )
+        self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
@@ -131,6 +133,7 @@ class Gateway:
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
         store = await asyncio.to_thread(open_store, config.catalog, data)
         gateway = cls(tuner, log, dedup, store, data, clock)
+        gateway.following.start()
         await gateway.sync.feeds.start()
         return gateway
 
@@ -214,6 +217,7 @@ class Gateway:
         await self._queries.engine.close()
         self.maintainer.close()
         await self._log.close()
+        await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
 
     # Coverage
