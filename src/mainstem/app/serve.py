@@ -28,6 +28,7 @@ from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
 from mainstem.runtime.descriptors import raise_descriptor_limit
+from mainstem.runtime.logs import RecentErrors, set_up_logging
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +37,22 @@ LISTEN_BACKLOG = 2048
 
 def serve(config: Config, data: Path) -> int:
     """Run until a signal says stop. The process's exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    recent = set_up_logging(config.logging.format, config.logging.level)
     check_exposure(config)
     raise_descriptor_limit()
     data.mkdir(parents=True, exist_ok=True)
-    uvloop.run(_serve(config, data.absolute()))
+    uvloop.run(_serve(config, data.absolute(), recent))
     return 0
 
 
-async def _serve(config: Config, data: Path) -> None:
+async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     listener = _listen(config.server.host, config.server.port)
     gateway = await Gateway.open(config, data)
+    gateway.observer.recent = recent
     url = _url(config.server, listener.getsockname()[1])
     app = gateway.app()
     server = _Server(app, data, url, config.server)
@@ -160,6 +162,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "breaker_failures": config.pipeline.breaker_failures,
                 "breaker_open_s": config.pipeline.breaker_open_s,
                 "tables": config.tables,
+                "logging": config.logging,
             }
         )
     )
