@@ -162,6 +162,11 @@ class Catalog:
         return self._locations.warehouse
 
     @property
+    def cached_bytes(self) -> int:
+        """Of metadata documents, at hand."""
+        return self._documents.cached_bytes
+
+    @property
     def file_io(self) -> FileIoOf:
         """pyiceberg's way to the tables' files, for whoever reads manifests."""
         return self._files.file_io
