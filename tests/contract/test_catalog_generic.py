@@ -55,7 +55,7 @@ def test_names_are_shared_with_tables_and_views(client: Client) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_iceberg_client_is_told_what_there_is(client: Client, method: str) -> None:
     client.ok("POST", PATH, NEW)
-    body = {"requirements": [], "updates": []} if method == "POST" else None
+    body: Any = {"requirements": [], "updates": []} if method == "POST" else None
     status, kind, message = client.error(method, "namespaces/db/tables/d", body)
     assert (status, kind) == (404, "NoSuchTableException")
     assert message.startswith("Table does not exist: db.d")

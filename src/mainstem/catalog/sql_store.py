@@ -244,7 +244,13 @@ def _swap_one(connection: Connection, swap: Swap) -> bool:
 
 
 def _missing(ident: TableIdent, kind: Kind) -> NotFound:
-    return {Kind.TABLE: NoSuchTable, Kind.VIEW: NoSuchView, Kind.GENERIC: NoSuchGenericTable}[kind](ident)
+    match kind:
+        case Kind.TABLE:
+            return NoSuchTable(ident)
+        case Kind.VIEW:
+            return NoSuchView(ident)
+        case Kind.GENERIC:
+            return NoSuchGenericTable(ident)
 
 
 def _taken(source: TableIdent, destination: TableIdent, kind: Kind, by: Kind) -> AlreadyExists:
