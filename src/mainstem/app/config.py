@@ -10,7 +10,7 @@ Defaults are DoLake's where it names one. A TOML file holds the same names:
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -63,6 +63,13 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaker_open_s: Seconds = 30.0
 
 
+class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the processes log, on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -75,6 +82,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Of every table that does not say otherwise.
     parquet: ParquetSettings = ParquetSettings()
     auth: AuthSettings = AuthSettings()
+    logging: LoggingConfig = LoggingConfig()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 

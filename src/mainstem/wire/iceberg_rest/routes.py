@@ -55,6 +55,11 @@ class Operation(StrEnum):
     PARTITION_STATS = "partition-stats"
     LIST_SCHEMAS = "list-schemas"
     SET_SCHEMA = "set-schema"
+    LIST_GENERIC_TABLES = "list-generic-tables"
+    CREATE_GENERIC_TABLE = "create-generic-table"
+    LOAD_GENERIC_TABLE = "load-generic-table"
+    UPDATE_GENERIC_TABLE = "update-generic-table"
+    DROP_GENERIC_TABLE = "drop-generic-table"
 
 
 class Call(NamedTuple):
@@ -100,6 +105,18 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/views/{view}", Operation.COMMIT_VIEW),
     ("DELETE", "namespaces/{namespace}/views/{view}", Operation.DROP_VIEW),
     ("POST", "views/rename", Operation.RENAME_VIEW),
+    # Not of the specification: tables of other formats, in the form that Apache Polaris gave them.
+    ("GET", "namespaces/{namespace}/generic-tables", Operation.LIST_GENERIC_TABLES),
+    ("POST", "namespaces/{namespace}/generic-tables", Operation.CREATE_GENERIC_TABLE),
+    ("GET", "namespaces/{namespace}/generic-tables/{table}", Operation.LOAD_GENERIC_TABLE),
+    ("POST", "namespaces/{namespace}/generic-tables/{table}", Operation.UPDATE_GENERIC_TABLE),
+    ("DELETE", "namespaces/{namespace}/generic-tables/{table}", Operation.DROP_GENERIC_TABLE),
+)
+
+# What DoLake calls two of them. They are served and not listed: Iceberg's clients would not know them.
+_OTHER_NAMES: tuple[tuple[str, str, Operation], ...] = (
+    ("PATCH", "namespaces/{namespace}/properties", Operation.UPDATE_NAMESPACE),
+    ("POST", "namespaces/{namespace}/tables/{table}/commits", Operation.COMMIT_TABLE),
 )
 
 # Beside the protocol: clients that know it need not hear of these.
@@ -120,7 +137,8 @@ ENDPOINTS: tuple[str, ...] = tuple(
 ROOTS: frozenset[str] = frozenset(pattern.partition("/")[0] for _, pattern, _ in _ROUTES)
 
 _PARSED = tuple(
-    (method, tuple(pattern.split("/")), operation) for method, pattern, operation in (*_ROUTES, *_OWN_ROUTES)
+    (method, tuple(pattern.split("/")), operation)
+    for method, pattern, operation in (*_ROUTES, *_OTHER_NAMES, *_OWN_ROUTES)
 )
 
 
