@@ -115,7 +115,9 @@ class Maintainer:
             plan.append(candidate)
             if not dry_run:
                 steps = (*_AUTO_STEPS, Step.ORPHANS) if orphans else _AUTO_STEPS
-                job = Job(id="", table=str(name), steps=tuple(map(str, steps)), cause="auto")
+                job = Job(
+                    id="", table=str(name), steps=tuple(map(str, steps)), settings=self._tuned(), cause="auto"
+                )
                 jobs.append(await self._jobs.submit(job))
         return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan)
 
@@ -180,6 +182,11 @@ class Maintainer:
         inventory = self._catalog.inventories.take(document)
         self._looked[name] = (len(inventory.files) + inventory.delete_files, self._clock.now_ms())
         return _candidate(name, document, inventory, settings, partitions, self._clock.now_ms())
+
+    def _tuned(self) -> dict[str, Any]:
+        """What may have changed since the pipeline was started with it."""
+        settings = self._settings
+        return {"min_files": settings.min_files, "max_files": settings.max_files}
 
     def _is_due(self, name: TableName) -> bool:
         """By what the newest snapshot says of itself: no manifest is read for it."""
