@@ -18,7 +18,7 @@ from mainstem.catalog.inventory import Inventory
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import compaction as door
-from mainstem.model import MainstemError, TableName
+from mainstem.model import NOWHERE, MainstemError, NotFound, TableName
 from mainstem.runtime.clock import Clock
 from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table, plan_groups
 from mainstem.wire.jobs import ENDED, Job, JobNews, JobState
@@ -105,10 +105,16 @@ class Maintainer:
     async def auto(self, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
         """Queue a job for every table that has something to gain by the thresholds."""
         plan, jobs = [], []
-        for name in await self._names(None, None):
-            if only_due and not self._is_due(name):
+        tables = await asyncio.to_thread(self._catalog.tables)
+        # Other engines' tables are theirs to maintain, unless somebody asks.
+        for name in sorted(each.table for each in tables if each.covered > NOWHERE):
+            if only_due and not await asyncio.to_thread(self._is_due, name):
                 continue
-            candidate = await self._candidate(name, self._settings)
+            try:
+                candidate = await self._candidate(name, self._settings)
+            except NotFound:
+                # Dropped since it was listed.
+                continue
             orphans = self._orphans_are_due(name)
             if candidate is None or not (_is_worth_it(candidate) or orphans):
                 continue
@@ -192,7 +198,10 @@ class Maintainer:
         """By what the newest snapshot says of itself: no manifest is read for it."""
         if self._jobs.pending(str(name)) is not None:
             return False
-        document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+        try:
+            document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+        except NotFound:
+            return False
         snapshot_id = current_snapshot_id(document)
         if snapshot_id is None:
             return False
