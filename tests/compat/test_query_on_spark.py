@@ -91,3 +91,20 @@ def test_a_query_that_takes_too_long_is_stopped_and_the_next_one_runs(server: Se
 def test_the_latest_stays_in_the_gateway(server: ServerProcess) -> None:
     answer = ask(server, "SELECT n FROM on_spark", "spark", freshness="latest")
     assert answer.status_code == 400 and answer.json()["error"]["reason"] == "unsupported"
+
+
+async def test_a_table_that_duckdb_misreads_is_sent_to_spark(live_server: ServerProcess) -> None:
+    async with CdcClient(live_server.ws_url, source="vectors") as client:
+        for start in (0, 100, 200):
+            await client.send([insert("vectors", str(key), {"n": key}) for key in range(start, start + 100)])
+            await client.flush()
+        # One batch that deletes from every file: Spark puts all their vectors into one.
+        await client.send([insert("vectors", str(key), {"n": -1}) for key in range(50, 250)])
+        await client.flush()
+    sql = "SELECT count(*) AS rows, sum(n) AS total FROM vectors"
+    async with httpx.AsyncClient(base_url=live_server.url, timeout=150) as http:
+        route = (await http.post("/v1/query/route", json={"sql": sql})).json()
+        assert (route["engine"], route["reason"]) == ("spark", "shared_deletion_vectors"), route
+        answer = (await http.post("/v1/query", json={"sql": sql, "timeoutMs": 120_000})).json()
+    assert answer["stats"]["engine"] == "spark", answer
+    assert answer["rows"] == [[300, sum(range(50)) + sum(range(250, 300)) - 200]]

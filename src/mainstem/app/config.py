@@ -70,6 +70,13 @@ class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
 
+class QueryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a query may read in the gateway, after pruning. More is Spark's."""
+
+    gateway_bytes_max: Positive = 2048 * MIB
+    gateway_rows_max: Positive = 50_000_000
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -78,6 +85,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
+    query: QueryConfig = QueryConfig()
     compaction: MaintenanceSettings = MaintenanceSettings()
     # Of every table that does not say otherwise.
     parquet: ParquetSettings = ParquetSettings()

@@ -46,6 +46,7 @@ from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
+from mainstem.query.route import RouteSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -77,6 +78,7 @@ class Gateway:
             self.catalog,
             engine_settings(config.catalog, self.catalog.warehouse),
             log=log,
+            route=RouteSettings(bytes_max=config.query.gateway_bytes_max, rows_max=config.query.gateway_rows_max),
             big=self.spark if config.pipeline.enabled else None,
             scope=scope_of_principal,
         )
