@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
-from mainstem.pipeline.compaction import Compacted, Compaction
+from mainstem.pipeline.compaction import Compacted, Compaction, own_lake
 from mainstem.pipeline.lake import Lake, LakeTable, is_conflict
 from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import Clock
@@ -35,16 +35,16 @@ class Maintenance:
     """Maintains the tables of one lake."""
 
     def __init__(self, lake: Lake, turns: Turns, settings: MaintenanceSettings, clock: Clock) -> None:
-        self._lake = lake
+        self._lake = own_lake(lake)
         self._turns = turns
         self._settings = settings
         self._clock = clock
-        self._compaction = Compaction(lake, turns)
+        self._compaction = Compaction(self._lake, turns)
 
     @property
     def spark(self) -> SparkSession:
         """The session that it works in, to be made that of the calling thread."""
-        return self._compaction.spark
+        return self._lake.spark
 
     def run(
         self,
