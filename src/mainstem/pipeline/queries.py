@@ -52,7 +52,7 @@ class QueryRunner:
         self._stopping.set()
 
     def _run(self) -> None:
-        join_session(self._lake.spark)
+        session = self._session()
         while not self._stopping.is_set():
             try:
                 body = self._ask(f"{self._url}?waitS={WAIT_S}", None, WAIT_S + _ANSWER_S_MAX)
@@ -62,13 +62,12 @@ class QueryRunner:
                 self._stopping.wait(PAUSE_S)
                 continue
             if order is not None:
-                self._answer(order)
+                self._answer(session, order)
 
-    def _answer(self, order: QueryOrder) -> None:
+    def _answer(self, session: SparkSession, order: QueryOrder) -> None:
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(order, done), name="query-watch", daemon=True)
         try:
-            session = self._session()
             session.sparkContext.setJobGroup(order.id, "query", interruptOnCancel=True)
             watcher.start()
             rows = _frame_of(session, self._lake, order).limit(order.limit).toArrow()
@@ -82,6 +81,8 @@ class QueryRunner:
             self._tell_failed(order, QueryFailed(message=message, is_wrong=is_wrong))
         finally:
             done.set()
+            for view in order.views:
+                session.catalog.dropTempView(view.view)
 
     def _session(self) -> SparkSession:
         session = own_session(self._lake.spark)
@@ -134,11 +135,13 @@ class QueryRunner:
 
 def _frame_of(session: SparkSession, lake: Lake, order: QueryOrder) -> DataFrame:
     for view in order.views:
+        identifier = lake.identifier(TableName(view.namespace, view.table))
+        # The session may know the table from before the snapshot.
+        session.catalog.refreshTable(identifier)
         reader = session.read
         if view.snapshot_id is not None:
             reader = reader.option("snapshot-id", str(view.snapshot_id))
-        table = reader.table(lake.identifier(TableName(view.namespace, view.table)))
-        table.createOrReplaceTempView(view.view)
+        reader.table(identifier).createOrReplaceTempView(view.view)
     return session.sql(order.sql)
 
 

@@ -64,6 +64,7 @@ def by_pyiceberg(bench: Any) -> dict[str, list[Any]]:
 
 
 def by_spark(bench: Any) -> dict[str, list[Any]]:
+    bench.lake.load(bench.name("orders"))
     rows = bench.spark.sql(
         f"SELECT _key, unix_micros(ts) AS ts, d, country, n FROM {bench.lake.identifier(bench.name('orders'))}"
     ).collect()
