@@ -10,6 +10,8 @@ import pytest
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, insert
 
+pytestmark = pytest.mark.timeout(900)
+
 ROWS = 300
 QUERIES = [
     "SELECT count(*), sum(n), min(t), max(t) FROM on_spark",

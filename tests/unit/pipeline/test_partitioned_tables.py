@@ -22,7 +22,7 @@ from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.settings import TableSettings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 COLUMNS = {"ts": "timestamptz", "d": "date", "country": "string", "n": "long"}
 START = dt.datetime(2026, 1, 30, 22, tzinfo=dt.UTC)
@@ -88,30 +88,28 @@ def expected_of(model: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-@pytest.mark.parametrize("way", ["delta", "branch"])
-def test_upserts_are_right_over_specs_that_evolve(bench: Any, way: str) -> None:
-    upsert = BranchUpsert() if way == "branch" else None
+def test_upserts_are_right_over_specs_that_evolve(bench: Any) -> None:
     draw = random.Random(7)
     model: dict[str, dict[str, Any]] = {}
     specs: list[tuple[str, ...]] = [(), ("bucket(3, _key)",), ("day(ts) as dt", "bucket(2, _key)"), ("country",)]
     for spec in specs:
         wanted = settings(*spec)
         bring_up_to_date(bench.lake, bench.name("orders"), wanted)
-        for _ in range(2):
-            changes = []
-            for key in draw.sample(range(60), 35):
-                if draw.random() < 0.2:
-                    model.pop(str(key), None)
-                    changes.append(bench.change(str(key), None))
-                else:
-                    model[str(key)] = row(draw)
-                    changes.append(bench.change(str(key), model[str(key)]))
-            bench.seal(*changes)
-            bench.catch_up(settings=wanted, upsert=upsert)
+        changes = []
+        for key in draw.sample(range(60), 45):
+            if draw.random() < 0.2:
+                model.pop(str(key), None)
+                changes.append(bench.change(str(key), None))
+            else:
+                model[str(key)] = row(draw)
+                changes.append(bench.change(str(key), model[str(key)]))
+        bench.seal(*changes)
+        # Once by plain SQL, as tables of version 3 are written, and otherwise as all the others are.
+        bench.catch_up(settings=wanted, upsert=BranchUpsert() if spec == specs[2] else None)
     expected = expected_of(model)
     table = bench.lake.load(bench.name("orders"))
     assert table.java.specs().size() == len(specs)
-    assert {int(file.specId()) for file in (task.file() for task in plan_files(table).tasks.values())} >= {2, 3}
+    assert {int(file.specId()) for file in (task.file() for task in plan_files(table).tasks.values())} >= {1, 2, 3}
     assert by_spark(bench) == expected
     assert {key: list(values) for key, values in by_duckdb(bench).items()} == expected
     assert by_pyiceberg(bench) == expected
@@ -164,9 +162,8 @@ def test_a_field_waits_for_its_column_and_a_type_that_does_not_fit_is_left_out(b
 def test_footers_say_what_was_set_on_every_way_of_writing(bench: Any, codec: str) -> None:
     parquet = {"compression": codec, "row_group_rows": 200, "target_file_bytes": 64 * 1024}
     wanted = TableSettings.from_document({"parquet": parquet})
-    for number in range(3):
-        changes = [bench.change(str(key), {"n": number, "t": f"{key:x}" * 50}) for key in range(1000)]
-        bench.seal(*changes)
+    for number in range(2):
+        bench.seal(*(bench.change(str(key), {"n": number, "t": f"{key:x}" * 50}) for key in range(1000)))
         bench.catch_up(settings=wanted)
     table = bench.lake.load(bench.name("orders"))
     planned = plan_files(table)
@@ -175,19 +172,20 @@ def test_footers_say_what_was_set_on_every_way_of_writing(bench: Any, codec: str
     _check_footers([facts.path for facts in planned.facts], codec)
     history = bench.lake.load(bench.name("orders_history"))
     _check_footers([facts.path for facts in plan_files(history).facts], codec)
-    # And once more by compaction, which cuts files at the target's size.
+    # And once more by compaction.
     eager = MaintenanceSettings(min_files=2)
     Maintenance(bench.lake, Turns(), eager, SystemClock()).run(bench.name("orders"), [Step.COMPACT])
     _check_footers([facts.path for facts in plan_files(table).facts], codec)
-    # Another setting later on holds for what is written from then on.
-    other = "zstd" if codec != "zstd" else "snappy"
-    wanted = TableSettings.from_document({"parquet": {"compression": other}})
-    bring_up_to_date(bench.lake, bench.name("orders"), wanted)
-    before = {facts.path for facts in plan_files(table).facts}
-    bench.seal(bench.change("new", {"n": 9, "t": "x"}))
-    bench.catch_up(settings=wanted)
-    (path,) = {facts.path for facts in plan_files(table).facts} - before
-    assert _codec(path) == other
+
+
+def test_another_codec_holds_for_what_is_written_from_then_on(bench: Any) -> None:
+    for codec in ("zstd", "snappy"):
+        wanted = TableSettings.from_document({"parquet": {"compression": codec}})
+        bring_up_to_date(bench.lake, bench.name("orders"), wanted)
+        bench.seal(bench.change(codec, {"n": 9}))
+        bench.catch_up(settings=wanted)
+    table = bench.lake.load(bench.name("orders"))
+    assert sorted(_codec(facts.path) for facts in plan_files(table).facts) == ["snappy", "zstd"]
 
 
 def _codec(location: str) -> str:

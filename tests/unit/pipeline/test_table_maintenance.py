@@ -20,7 +20,7 @@ from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.settings import TableSettings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 KEYS = 40
 # Everything is old enough to go.
