@@ -16,6 +16,7 @@ def main() -> None:
     sys.stdout = sys.stderr
     environment = TableEnvironment.create(EnvironmentSettings.in_batch_mode())
     environment.get_config().set("parallelism.default", "1")
+    told: dict[str, object]
     for line in sys.stdin:
         try:
             result = environment.execute_sql(json.loads(line))
