@@ -14,9 +14,10 @@ from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.metrics import render_metrics
-from mainstem.app.query import Queries, open_queries
+from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
+from mainstem.app.sync_history import LakeHistory
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
@@ -75,6 +76,8 @@ class Gateway:
             flusher=self,
             clock=clock,
             connections_max=config.server.connections_max,
+            history=LakeHistory(CatalogLake(self.catalog), self._queries.engine),
+            watermark=lambda: self.watermark,
         )
         self.door = CdcDoor(
             intake=Intake(gate, tap),

@@ -94,6 +94,7 @@ def _supervise(config: Config, data: Path, url: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "checkpoints_url": f"{url}/v1/pipeline/checkpoints",
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
                 "master": config.pipeline.master,

@@ -12,7 +12,8 @@ from typing import Any
 
 from mainstem.doors.sync_access import Caller
 from mainstem.doors.sync_answers import close_of
-from mainstem.doors.sync_http import Receive, Send, asked_of, viewer_of
+from mainstem.doors.sync_http import Receive, asked_of, viewer_of
+from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Denied, MainstemError, Overloaded
 from mainstem.model.position import LogPosition

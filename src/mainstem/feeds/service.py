@@ -1,8 +1,9 @@
 """What the sync door asks: push, pull, hear of arrivals. Everything it answers is encoded already."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from mainstem.feeds.checkpoints import Checkpoint, Checkpoints, pieces_of
 from mainstem.feeds.feeds import PULL_DEFAULT, PULL_MAX, Feeds, Page
 from mainstem.feeds.pushes import Pushes
 from mainstem.feeds.schemas import Schemas
@@ -30,10 +31,11 @@ class Reply(NamedTuple):
 class SyncService:
     """The feeds and the way in, as one door sees them."""
 
-    def __init__(self, pushes: Pushes, feeds: Feeds, schemas: Schemas) -> None:
+    def __init__(self, pushes: Pushes, feeds: Feeds, schemas: Schemas, checkpoints: Checkpoints) -> None:
         self._pushes = pushes
         self._feeds = feeds
         self.schemas = schemas
+        self.checkpoints = checkpoints
 
     async def push(self, gateway: str, push: SyncPush) -> LogPosition:
         """Make a push durable; the arrival of its last delta."""
@@ -55,6 +57,16 @@ class SyncService:
         """Viewers with equal keys see the same."""
         del gateway, viewer
         return None
+
+    def checkpoint(self, gateway: str) -> Checkpoint | None:
+        """The newest checkpoint; a newer one is ordered where that pays."""
+        self.checkpoints.consider(gateway, self._feeds.newest)
+        return self.checkpoints.newest(gateway)
+
+    def pieces(self, gateway: str, viewer: Viewer, checkpoint: Checkpoint) -> Iterator[bytes]:
+        """What the viewer may see of a checkpoint. Blocks: to be run in a thread."""
+        del gateway, viewer
+        return pieces_of(checkpoint, None)
 
     def listen(self, gateway: str, listener: Callable[[], None]) -> Callable[[], None]:
         """Hear of arrivals; the answer ends that."""

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.progress import Progress, Reporter
@@ -96,6 +97,7 @@ def _run(
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
+        checkpoints = _start_checkpoints(settings, lake)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -105,8 +107,18 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
+            if checkpoints is not None:
+                checkpoints.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
+
+
+def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> CheckpointLoop | None:
+    if settings.checkpoints_url is None:
+        return None
+    loop = CheckpointLoop(lake, settings.checkpoints_url, {}, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop.start()
+    return loop
 
 
 def _session(settings: PipelineSettings) -> SparkSession:

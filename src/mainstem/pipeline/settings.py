@@ -23,6 +23,8 @@ class PipelineSettings:
     jars: tuple[str, ...]
     # Where the process says how it is. None: nowhere.
     report_url: str | None = None
+    # Where to ask for the checkpoints that first syncs need; None: none are made.
+    checkpoints_url: str | None = None
     master: str = "local[*]"
     driver_memory: str = "2g"
     warehouse: str = "lake"
