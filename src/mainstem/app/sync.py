@@ -13,6 +13,7 @@ from mainstem.feeds.pushes import Pushes
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.seen import SeenDeltas
 from mainstem.feeds.service import SyncService
+from mainstem.feeds.shadows import Shadows
 from mainstem.feeds.tap import Tap
 from mainstem.log import Log
 from mainstem.model import LogPosition
@@ -48,7 +49,9 @@ def make_sync(
     schemas = Schemas(folder / "schemas.json")
     gate = Gate(dedup, limits, backlog_bytes)
     checkpoints = Checkpoints(folder / "checkpoints", history, watermark)
-    service = SyncService(Pushes(Intake(gate, tap), feeds, schemas, clock), feeds, schemas, checkpoints)
+    pushes = Pushes(Intake(gate, tap), feeds, schemas, clock)
+    shadows = Shadows(folder / "ruled.json", feeds)
+    service = SyncService(pushes, feeds, shadows, schemas, checkpoints, clock)
     return Sync(SyncDoor(service, flusher, clock, connections_max=connections_max), feeds)
 
 

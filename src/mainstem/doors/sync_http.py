@@ -99,7 +99,7 @@ class SyncHttp:
                 return await self._pull(asked)
             case ("sync", "GET", "checkpoint"):
                 asked.caller.check_gateway(asked.gateway)
-                return self._checkpoint(asked)
+                return await self._checkpoint(asked)
             case ("admin", _, _):
                 asked.caller.check_admin()
                 return await self._admin(asked, receive)
@@ -120,20 +120,17 @@ class SyncHttp:
         reply = await self._service.pull(asked.gateway, viewer_of(asked), since, int(limit[:9]))
         return _response(asked, reply.encoded, reply.cursor, has_more=reply.has_more, since=since)
 
-    def _checkpoint(self, asked: Asked) -> Answer | Streamed:
-        found = self._service.checkpoint(asked.gateway)
+    async def _checkpoint(self, asked: Asked) -> Answer | Streamed:
+        viewer = viewer_of(asked)
+        found = await self._service.checkpoint(asked.gateway, viewer)
         if found is None:
             return Answer(404, b'{"error":"there is no checkpoint yet: pull from 0","reason":"no_checkpoint"}')
-        viewer = viewer_of(asked)
-        tag = etag(found.position, self._service.view_key(asked.gateway, viewer))
+        checkpoint, pieces = found
+        tag = etag(checkpoint.position, self._service.view_key(asked.gateway, viewer))
         if asked.headers.get("if-none-match") == tag:
             return Answer(304, headers=(("ETag", tag),))
-        return Streamed(
-            self._service.pieces(asked.gateway, viewer, found),
-            encoding_of(asked.headers.get("accept-encoding", "")),
-            as_json=JSON in asked.headers.get("accept", ""),
-            tag=tag,
-        )
+        encoding = encoding_of(asked.headers.get("accept-encoding", ""))
+        return Streamed(pieces, encoding, as_json=JSON in asked.headers.get("accept", ""), tag=tag)
 
     async def _admin(self, asked: Asked, receive: Receive) -> Answer:
         match (asked.method, asked.action):
@@ -149,6 +146,11 @@ class SyncHttp:
                 return Answer(204)
             case ("GET", "schema"):
                 return Answer(200, msgspec.json.encode(list(self._service.schemas.of(asked.gateway).values())))
+            case ("GET", "rules"):
+                return Answer(200, msgspec.json.encode(await self._service.rules(asked.gateway)))
+            case ("POST", "rules"):
+                position = await self._service.set_rules(asked.gateway, _decoded(await _body(receive), Any))
+                return Answer(200, msgspec.json.encode({"position": str(position)}))
         raise NotFound(f"no such route. got={asked.method} {asked.action}")
 
 
