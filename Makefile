@@ -53,8 +53,9 @@ $(NODE): $(TS)/package-lock.json
 soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
 	@KILLS=$(or $(KILLS),200) SEED=$(or $(SEED),1) $(PY) -m pytest -m soak $(ARGS)
 
-compat: setup ## The Iceberg project's REST Compatibility Kit against our catalog
+compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest.yaml: schemathesis on that too)
 	@$(PY) -m tests.compat.rck $(ARGS)
+	@if [ -n "$(SPEC)" ]; then $(PY) -m tests.compat.spec $(SPEC); fi
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks

@@ -28,6 +28,10 @@ class SyncDoor:
         self._http = SyncHttp(service, flusher)
         self.sockets = SyncSockets(service, clock, connections_max=connections_max)
 
+    def is_ours(self, path: str) -> bool:
+        """Whether a path is this door's."""
+        return _OURS(path) is not None
+
     def before(self, app: ASGIApp) -> ASGIApp:
         """An application that takes this door's paths, and leaves the others to the one given."""
 

@@ -25,6 +25,14 @@ class Encoding(IntEnum):
     DELTAS = 3
 
 
+class Priority(IntEnum):
+    """How much a batch matters to its producer where not everything can be taken."""
+
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
+
+
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a door decoded and validated, not yet let in."""
 
@@ -36,6 +44,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Of the payload: tells a retry from another batch under the same sequence.
     fingerprint: int
     tables: frozenset[TableName]
+    priority: Priority = Priority.NORMAL
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -142,11 +142,11 @@ class CheckpointLoop:
     """A thread that asks the gateway what it wants and makes it, one at a time, until it is told to stop."""
 
     def __init__(
-        self, lake: Lake, url: str, headers: Mapping[str, str], begin: Callable[[], None] = lambda: None
+        self, lake: Lake, url: str, token: str | None, begin: Callable[[], None] = lambda: None
     ) -> None:
         self._lake = lake
         self._url = url
-        self._headers = dict(headers)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._begin = begin
         self._stopping = threading.Event()
 
@@ -166,7 +166,7 @@ class CheckpointLoop:
                     make_checkpoint(self._lake.spark, self._lake, order)
             # The thread's edge: the order stands, and is tried again.
             except Exception as error:
-                log.warning("no checkpoint: %s", error)
+                log.warning("no checkpoint: %s", error, exc_info=True)
 
     def _orders(self) -> list[CheckpointOrder]:
         request = urllib.request.Request(self._url, headers=self._headers)

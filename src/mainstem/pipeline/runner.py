@@ -19,10 +19,13 @@ from pyspark.sql import SparkSession
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
+from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
 from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
+from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.progress import Progress, Reporter
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
@@ -30,6 +33,7 @@ from mainstem.pipeline.session import SessionSettings, build_session, join_sessi
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.pipeline.stream import SegmentStream
 from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
@@ -51,14 +55,17 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
         signal.signal(number, lambda *_: stop.set())
     if settings.tied_to_stdin:
         threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
-    progress = Progress(clock)
+    breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
+    progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
-    reporter = Reporter(progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {})
+    reporter = Reporter(
+        progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token
+    )
     reporter.start()
     try:
         with _only_one(settings.checkpoint_dir.parent):
             spark.append(_session(settings))
-            _run(settings, spark[0], progress, clock, stop)
+            _run(settings, spark[0], progress, breaker, clock, stop)
         progress.enter("stopped")
     except Exception as error:
         progress.enter("failed", f"{type(error).__name__}: {error}"[:500])
@@ -70,11 +77,17 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
 
 
 def _run(
-    settings: PipelineSettings, spark: SparkSession, progress: Progress, clock: Clock, stop: threading.Event
+    settings: PipelineSettings,
+    spark: SparkSession,
+    progress: Progress,
+    breaker: Breaker,
+    clock: Clock,
+    stop: threading.Event,
 ) -> None:
     lake = Lake(spark)
     folder = SegmentFolder(settings.segments_dir)
     sql = DriverSql()
+    turns = Turns()
     with (
         ThreadPoolExecutor(settings.parallel_tables, "lane", _join_pool, (spark, "lanes")) as lanes,
         ThreadPoolExecutor(2 * settings.parallel_tables, "side", _join_pool, (spark, "side")) as side_jobs,
@@ -85,19 +98,20 @@ def _run(
         def writer_for(name: TableName) -> TableWriter:
             table = settings.table(name)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
-            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs)
+            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns)
 
         if not folder.list():
             # Whoever has work to do warms up by doing it.
             progress.enter("warming")
             warm_up(spark, sql, side_jobs)
-        carrier = Carrier(folder, writer_for, lanes, progress, clock)
+        carrier = Carrier(folder, writer_for, lanes, progress, clock, breaker)
         stream = SegmentStream(carrier, progress, settings.trigger_s)
         # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
         checkpoints = _start_checkpoints(settings, lake)
+        jobs = _start_jobs(settings, lake, turns, clock)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -109,6 +123,8 @@ def _run(
             watchdog.start()
             if checkpoints is not None:
                 checkpoints.stop()
+            if jobs is not None:
+                jobs.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
 
@@ -116,9 +132,26 @@ def _run(
 def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> CheckpointLoop | None:
     if settings.checkpoints_url is None:
         return None
-    loop = CheckpointLoop(lake, settings.checkpoints_url, {}, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
     loop.start()
     return loop
+
+
+def _start_jobs(
+    settings: PipelineSettings, lake: Lake, turns: Turns, clock: Clock
+) -> JobRunner | None:
+    """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
+    if settings.jobs_url is None:
+        return None
+    maintenance = Maintenance(lake, turns, settings.maintenance, clock)
+    runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
+
+    def run() -> None:
+        _join_pool(maintenance.spark, "jobs")
+        runner.run()
+
+    threading.Thread(target=run, name="jobs", daemon=True).start()
+    return runner
 
 
 def _session(settings: PipelineSettings) -> SparkSession:
@@ -145,6 +178,10 @@ def _session(settings: PipelineSettings) -> SparkSession:
         )
     )
     session.sparkContext.setLogLevel("ERROR")
+    if settings.token is not None:
+        # Not among the settings that Spark is started with: those stand in the JVM's command line.
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token", settings.token)
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token-refresh-enabled", "false")
     return session
 
 

@@ -6,7 +6,8 @@ columns, each with clock, source and value as JSON text. The document beside the
 
 import msgspec
 
-DOCUMENT = "checkpoint.json"
+# The underscore keeps engines from taking it for data.
+DOCUMENT = "_checkpoint.json"
 
 
 class CheckpointOrder(msgspec.Struct, frozen=True, kw_only=True):
