@@ -172,6 +172,7 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
                 compaction_router(self.maintainer),

@@ -102,6 +102,7 @@ class SyncHttp:
                 return await self._checkpoint(asked)
             case ("admin", _, _):
                 asked.caller.check_admin()
+                asked.caller.check_gateway(asked.gateway)
                 return await self._admin(asked, receive)
         raise NotFound(f"no such route. got={asked.method} {asked.action}")
 
