@@ -7,6 +7,7 @@ from typing import NamedTuple
 from litestar import Router
 
 from mainstem.catalog import Catalog, TableIdent
+from mainstem.doors.analyst import analyst_router
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
 from mainstem.model import Invalid, NotFound, TableName
@@ -46,6 +47,7 @@ class Queries(NamedTuple):
 
     engine: QueryEngine
     router: Router
+    analyst: Router
 
 
 def open_queries(
@@ -69,5 +71,5 @@ def open_queries(
             raise Invalid("there is no Spark here")
         spark_statement(engine.parser, engine.parser.check(sql))
 
-    router = EngineRouter(planner, route, fits_spark)
-    return Queries(engine, query_router(dispatcher, planner, router, scope=scope))
+    router = query_router(dispatcher, planner, EngineRouter(planner, route, fits_spark), scope=scope)
+    return Queries(engine, router, analyst_router(engine, scope=scope))

@@ -22,6 +22,7 @@ from mainstem.model.errors import Conflict, MainstemError
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.declared import bring_up_to_date
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.jobs import JobRunner, Link
@@ -113,9 +114,10 @@ def _run(
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
-        helpers: list[JobRunner | QueryRunner] = []
+        helpers: list[JobRunner | QueryRunner | CheckpointLoop] = []
         helpers += _start_jobs(settings, lake, turns, clock)
         helpers += _start_queries(settings, lake)
+        helpers += _start_checkpoints(settings, lake)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -139,6 +141,14 @@ def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:
         except (MainstemError, Py4JJavaError) as error:
             # The table is written all the same, as it is.
             log.warning("the configuration of a table could not be applied: %s", error, extra={"table": str(name)})
+
+
+def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> list[CheckpointLoop]:
+    if settings.checkpoints_url is None:
+        return []
+    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop.start()
+    return [loop]
 
 
 def _start_jobs(
