@@ -62,7 +62,7 @@ def test_partitions_are_set_and_what_cannot_be_waits(http: httpx.Client) -> None
     answer = _ask(http, "PUT", f"{TABLES}/parts/partitions", {"fields": fields})
     assert answer["spec"]["fields"] == [
         {"name": "dt", "transform": "day", "source": "ts"},
-        {"name": "region_bucket", "transform": "bucket[4]", "source": "region"},
+        {"name": "region_bucket_4", "transform": "bucket[4]", "source": "region"},
     ]
     assert [each["field"] for each in answer["waiting"]] == ["truncate(3, later)", "month(region)"]
     assert answer["partitions"] == []
@@ -71,6 +71,9 @@ def test_partitions_are_set_and_what_cannot_be_waits(http: httpx.Client) -> None
     assert answer["spec"] == {"spec-id": 0, "fields": []}
     answer = _ask(http, "PUT", f"{TABLES}/parts/partitions", {"fields": fields[:2]})
     assert answer["spec"]["spec-id"] == 1 and len(answer["specs"]) == 2
+    # One name for two fields would break readers that see both specs.
+    answer = _ask(http, "PUT", f"{TABLES}/parts/partitions", {"fields": ["hour(ts) as dt"]})
+    assert answer["spec"]["fields"] == [] and "another field" in answer["waiting"][0]["reason"]
     stats = _ask(http, "GET", f"{TABLES}/parts/partition-stats")
     assert stats["totals"] == {
         "data-files": 0, "records": 0, "bytes": 0, "delete-files": 0, "deleted-records": 0

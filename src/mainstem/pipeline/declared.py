@@ -14,7 +14,14 @@ from mainstem.model.names import TableName
 from mainstem.pipeline.lake import Lake, LakeTable, commit
 from mainstem.tables.layout import KINDS_PROPERTY, log_properties, state_properties
 from mainstem.tables.parquet import MANAGED_PROPERTIES
-from mainstem.tables.partitions import PARTITION_PROPERTY, applicable, field_name, iceberg_transform, source_of
+from mainstem.tables.partitions import (
+    PARTITION_PROPERTY,
+    KnownField,
+    applicable,
+    field_name,
+    iceberg_transform,
+    source_of,
+)
 from mainstem.tables.settings import TableSettings, Transform, parse_partition
 from mainstem.tables.types import ColumnType, Kind
 
@@ -53,14 +60,11 @@ def partition_state(table: LakeTable, settings: TableSettings) -> None:
 def _partition(table: LakeTable, wanted: Sequence[Transform]) -> None:
     jvm = table.lake.jvm
     schema = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(table.java.schema()))
-    spec = json.loads(jvm.org.apache.iceberg.PartitionSpecParser.toJson(table.java.spec()))
-    now = _applicable(table, wanted, schema)
+    spec = _parsed(jvm, table.java.spec())
     names = {field["id"]: field["name"] for field in schema["fields"]}
-    there = {
-        (field["name"], names.get(field["source-id"]), field["transform"])
-        for field in spec["fields"]
-        if field["transform"] != "void"
-    }
+    there = _fields(spec, names)
+    known = {field for each in table.java.specs().values() for field in _fields(_parsed(jvm, each), names)}
+    now = _applicable(table, wanted, schema, known)
     fields = {(field_name(each), source_of(each), iceberg_transform(each)): each for each in now}
     if there == set(fields):
         return
@@ -74,11 +78,26 @@ def _partition(table: LakeTable, wanted: Sequence[Transform]) -> None:
     table.refresh()
 
 
-def _applicable(table: LakeTable, wanted: Sequence[Transform], schema: Mapping[str, Any]) -> tuple[Transform, ...]:
+def _parsed(jvm: Any, spec: Any) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(jvm.org.apache.iceberg.PartitionSpecParser.toJson(spec))
+    return parsed
+
+
+def _fields(spec: Mapping[str, Any], names: Mapping[int, str]) -> set[KnownField]:
+    return {
+        (field["name"], names.get(field["source-id"], ""), field["transform"])
+        for field in spec["fields"]
+        if field["transform"] != "void"
+    }
+
+
+def _applicable(
+    table: LakeTable, wanted: Sequence[Transform], schema: Mapping[str, Any], known: set[KnownField]
+) -> tuple[Transform, ...]:
     types = {field["name"]: ColumnType(str(field["type"]).replace(" ", "")) for field in schema["fields"]}
     kinds = json.loads(table.property(KINDS_PROPERTY) or "{}")
     undecided = frozenset(name for name in types if kinds.get(name) == Kind.NULL)
-    now, waiting = applicable(wanted, types, undecided)
+    now, waiting = applicable(wanted, types, undecided, known)
     for each in waiting:
         log.info("partition field waits: %s: %s", each.transform, each.reason, extra={"table": str(table.name)})
     return now

@@ -124,7 +124,14 @@ def partitioning(document: Document, wanted: Sequence[Transform] | None = None) 
     fields = _current_schema(document)["fields"]
     types = {field["name"]: ColumnType(str(field["type"]).replace(" ", "")) for field in fields}
     undecided = frozenset(stored_name(name) for name, kind in _kinds(document).items() if kind == Kind.NULL)
-    now, waiting = applicable(wanted, types, undecided)
+    sources = {field["id"]: field["name"] for field in fields}
+    known = {
+        (field["name"], sources.get(field["source-id"], ""), field["transform"])
+        for spec in document["partition-specs"]
+        for field in spec["fields"]
+        if "source-id" in field and field["transform"] != "void"
+    }
+    now, waiting = applicable(wanted, types, undecided, known)
     return Partitioning(tuple(wanted), now, waiting)
 
 

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote_plus
@@ -16,7 +16,7 @@ PARTITION_PROPERTY = "mainstem.partition"
 
 _TIMES = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _WHOLE = frozenset({"int", "long", "string", "binary"})
-_SUFFIXES = {"bucket": "_bucket", "truncate": "_trunc", "identity": ""}
+_SUFFIXES = {"bucket": "_bucket_", "truncate": "_trunc_", "identity": ""}
 _OWN_COLUMNS = frozenset(name for name, _ in STATE_COLUMNS)
 _EPOCH = dt.date(1970, 1, 1)
 
@@ -86,8 +86,12 @@ def source_of(transform: Transform) -> str:
 
 
 def field_name(transform: Transform) -> str:
-    """The name of the partition field: the user's, or the one that Iceberg gives."""
-    return transform.alias or source_of(transform) + _SUFFIXES.get(transform.name, f"_{transform.name}")
+    """The name of the partition field: the user's, or the one that Iceberg gives to fields that come later.
+
+    It has the size in it: one table must not have two fields of one name, not even in specs of different times.
+    """
+    size = "" if transform.size is None else str(transform.size)
+    return transform.alias or source_of(transform) + _SUFFIXES.get(transform.name, f"_{transform.name}") + size
 
 
 def iceberg_transform(transform: Transform) -> str:
@@ -95,23 +99,35 @@ def iceberg_transform(transform: Transform) -> str:
     return transform.name if transform.size is None else f"{transform.name}[{transform.size}]"
 
 
+# Of a field that a table has or had: its name, its column and its transform.
+KnownField = tuple[str, str, str]
+
+
 def applicable(
-    wanted: Sequence[Transform], types: Mapping[str, ColumnType], undecided: frozenset[str] = frozenset()
+    wanted: Sequence[Transform],
+    types: Mapping[str, ColumnType],
+    undecided: frozenset[str] = frozenset(),
+    known: Collection[KnownField] = (),
 ) -> tuple[tuple[Transform, ...], tuple[Waiting, ...]]:
     """What a table with these columns can be partitioned by now, and what has to wait.
 
-    `undecided` are columns that held only nulls so far: their type is yet to come.
+    `undecided` are columns that held only nulls so far: their type is yet to come. `known` are the fields of all the
+    table's specs: readers that see them side by side stumble over one name for two of them.
     """
+    named = {name: (source, transform) for name, source, transform in known}
     now: list[Transform] = []
     waiting: list[Waiting] = []
     for transform in wanted:
         source = source_of(transform)
+        meaning = (source, iceberg_transform(transform))
         if source not in types or source in undecided:
             waiting.append(Waiting(transform, f"the table has no values in the column {source} yet"))
         elif not takes(transform.name, types[source]):
             waiting.append(Waiting(transform, f"{transform.name} cannot be taken of {types[source]}"))
         elif field_name(transform) in types and not (transform.name == "identity" and transform.alias is None):
             waiting.append(Waiting(transform, f"the table has a column of the name {field_name(transform)}"))
+        elif named.get(field_name(transform), meaning) != meaning:
+            waiting.append(Waiting(transform, f"{field_name(transform)} was the name of another field: give one more"))
         else:
             now.append(transform)
     return tuple(now), tuple(waiting)
