@@ -137,7 +137,8 @@ def test_every_kind_of_partition_and_its_name(bench: Any) -> None:
     assert by_python == by_java and len(set(by_java.values())) > 5
     assert by_spark(bench) == expected_of(model)
     history = bench.lake.load(bench.name("orders_history"))
-    assert {field.name() for field in history.java.spec().fields()} == {"_time_day", "_source_time_year", "_key_bucket_2"}
+    names = {field.name() for field in history.java.spec().fields()}
+    assert names == {"_time_day", "_source_time_year", "_key_bucket_2"}
 
 
 def test_a_field_waits_for_its_column_and_a_type_that_does_not_fit_is_left_out(bench: Any) -> None:
