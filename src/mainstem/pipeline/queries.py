@@ -140,7 +140,7 @@ def _frame_of(session: SparkSession, lake: Lake, order: QueryOrder) -> DataFrame
         session.catalog.refreshTable(identifier)
         reader = session.read
         if view.snapshot_id is not None:
-            reader = reader.option("snapshot-id", str(view.snapshot_id))
+            reader = reader.option("versionAsOf", str(view.snapshot_id))
         reader.table(identifier).createOrReplaceTempView(view.view)
     return session.sql(order.sql)
 
