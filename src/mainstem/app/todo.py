@@ -22,6 +22,7 @@ from mainstem.app.process import ServerProcess
 
 HOST = "127.0.0.1"
 FLUSH_INTERVAL_S = 2.0
+QUERY = '{"sql": "SELECT title, done FROM todos.todos"}'
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -65,7 +66,7 @@ async def run(page_folder: Path, data: Path, port: int, page_port: int) -> None:
             print(f"Todo app: {page_address(page, server.url)}")
             print(f"Server:   {server.url} (data in {data})")
             print("Open the page in two windows, go offline in one, edit in both. The list is the table todos.todos:")
-            print(f"  mainstem query --url {server.url} 'SELECT title, done FROM todos.todos'")
+            print(f"  curl {server.url}/v1/query --json '{QUERY}'")
             print("Ctrl-C stops both.", flush=True)
             await stop.wait()
 
