@@ -1,6 +1,6 @@
 """What the sync door asks: push, pull, hear of arrivals, checkpoints, rules. What it answers is encoded already."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from mainstem.feeds.views import page_for, sees_now, visible_entries
 from mainstem.model.hlc import HlcClock
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value, push_part
 
 SERVER = "mainstem"
 
@@ -58,9 +58,9 @@ class SyncService:
         self.schemas = schemas
         self.checkpoints = checkpoints
 
-    async def push(self, gateway: str, push: SyncPush) -> LogPosition:
-        """Make a push durable; the arrival of its last delta."""
-        return await self._pushes.push(gateway, push)
+    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:
+        """Make a push durable; the arrival of its last delta. `parts` are the deltas as they were encoded."""
+        return await self._pushes.push(gateway, push, parts)
 
     async def pull(self, gateway: str, viewer: Viewer, since: int, limit: int = 0) -> Reply:
         """What arrived after a cursor, as far as the viewer may see it."""
@@ -137,7 +137,9 @@ class SyncService:
             client_id=SERVER,
             delta_id=name,
         )
-        position = await self._pushes.write(gateway, SyncPush(client_id=SERVER, deltas=[delta]))
+        position = await self._pushes.write(
+            gateway, SyncPush(client_id=SERVER, deltas=[delta]), [push_part(delta)]
+        )
         # Made now rather than with the next pull, so that broadcasts go on.
         await self._shadows.ready(gateway)
         return position
