@@ -5,54 +5,16 @@ SIM_RUNS and SIM_SEED choose how many worlds, and which. A failure names its see
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from mainstem.client.sync import MemoryGateway
-from mainstem.client.sync.replica import RowKey, delta_row
-from mainstem.model.merge import EMPTY, Row, join
-from mainstem.wire.sync import RowDelta, SyncPull, SyncPush, SyncResponse
+from tests.harness.sync_server import RealServer, merged
 from tests.harness.sync_world import Server, World
 
 STEPS = 250
 RUNS = int(os.environ.get("SIM_RUNS", "40"))
 SEED = int(os.environ.get("SIM_SEED", "1"))
-
-
-class MemoryServer:
-    """The gateway in memory: it loses nothing in a crash but what was under way."""
-
-    def __init__(self, world: World) -> None:
-        self._gateway = MemoryGateway(clock=world.clock)
-
-    @property
-    def newest(self) -> int:
-        return self._gateway.newest
-
-    async def push(self, push: SyncPush) -> SyncResponse:
-        return self._gateway.push(push)
-
-    async def pull(self, pull: SyncPull) -> SyncResponse:
-        return self._gateway.pull(pull)
-
-    async def checkpoint(self) -> Sequence[SyncResponse] | None:
-        return list(self._gateway.checkpoint()) if self.newest else None
-
-    async def crash(self) -> None:
-        pass
-
-    async def history(self) -> list[RowDelta]:
-        return self._gateway.deltas
-
-
-def merged(history: list[RowDelta]) -> dict[RowKey, Row]:
-    rows: dict[RowKey, Row] = {}
-    for delta in history:
-        key = (delta.table, delta.row_id)
-        rows[key] = join(rows.get(key, EMPTY), delta_row(delta))
-    return rows
 
 
 async def judge(world: World, server: Server) -> None:
@@ -82,7 +44,7 @@ async def judge(world: World, server: Server) -> None:
 
 async def run(seed: int, folder: Path) -> None:
     world = World(seed, folder)
-    server = MemoryServer(world)
+    server = await RealServer.start(folder / f"{seed}-server", world.clock, world.chance)
     try:
         await world.run(server, STEPS)
         await judge(world, server)
@@ -90,6 +52,7 @@ async def run(seed: int, folder: Path) -> None:
         raise AssertionError(f"seed {seed} fails: run again with SIM_SEED={seed} SIM_RUNS=1") from error
     finally:
         await world.stop()
+        await server.close()
 
 
 async def test_replicas_converge(tmp_path: Path) -> None:
