@@ -21,8 +21,11 @@ from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
+from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.progress import Progress, Reporter
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
@@ -30,6 +33,7 @@ from mainstem.pipeline.session import SessionSettings, build_session, join_sessi
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.pipeline.stream import SegmentStream
 from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
@@ -83,6 +87,7 @@ def _run(
     lake = Lake(spark)
     folder = SegmentFolder(settings.segments_dir)
     sql = DriverSql()
+    turns = Turns()
     with (
         ThreadPoolExecutor(settings.parallel_tables, "lane", _join_pool, (spark, "lanes")) as lanes,
         ThreadPoolExecutor(2 * settings.parallel_tables, "side", _join_pool, (spark, "side")) as side_jobs,
@@ -93,7 +98,7 @@ def _run(
         def writer_for(name: TableName) -> TableWriter:
             table = settings.table(name)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
-            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs)
+            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns)
 
         if not folder.list():
             # Whoever has work to do warms up by doing it.
@@ -105,6 +110,8 @@ def _run(
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
+        checkpoints = _start_checkpoints(settings, lake)
+        jobs = _start_jobs(settings, lake, turns, clock)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -114,8 +121,37 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
+            if checkpoints is not None:
+                checkpoints.stop()
+            if jobs is not None:
+                jobs.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
+
+
+def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> CheckpointLoop | None:
+    if settings.checkpoints_url is None:
+        return None
+    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop.start()
+    return loop
+
+
+def _start_jobs(
+    settings: PipelineSettings, lake: Lake, turns: Turns, clock: Clock
+) -> JobRunner | None:
+    """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
+    if settings.jobs_url is None:
+        return None
+    maintenance = Maintenance(lake, turns, settings.maintenance, clock)
+    runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
+
+    def run() -> None:
+        _join_pool(maintenance.spark, "jobs")
+        runner.run()
+
+    threading.Thread(target=run, name="jobs", daemon=True).start()
+    return runner
 
 
 def _session(settings: PipelineSettings) -> SparkSession:

@@ -21,6 +21,7 @@ from mainstem.pipeline.lake import Lake, LakeTable, Marks
 from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
 from mainstem.pipeline.rewrite import rewrite_columns
 from mainstem.pipeline.segments import Segment, TableSlice, clocks_are_ordered, slice_for
+from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import Upsert, append
 from mainstem.tables.evolution import Column, Evolution, kinds_of, plan_evolution
 from mainstem.tables.layout import (
@@ -55,12 +56,14 @@ class TableWriter:
         upsert: Upsert,
         sql: DriverSql,
         side_jobs: Executor,
+        turns: Turns | None = None,
     ) -> None:
         self._lake = lake
         self._sql = sql
         self._name = name
         self._settings = settings
         self._upsert = upsert
+        self._turns = turns or Turns()
         # Where the history is written while this thread writes the state.
         self._side_jobs = side_jobs
 
@@ -83,7 +86,8 @@ class TableWriter:
         """Bring in everything that the segments have and the table has not; returns what it covers then."""
         covered = self.covered()
         while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
-            covered = self._retried(run)
+            with self._turns.of(self._name):
+                covered = self._retried(run)
             on_pass(covered)
         return covered
 
