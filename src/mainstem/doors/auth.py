@@ -210,4 +210,8 @@ def _is_own_origin(scope: Scope) -> bool:
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
-    return next((value for key, value in scope["headers"] if key == name), b"")
+    # A loop, because this is asked several times of each request.
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return b""
