@@ -19,7 +19,6 @@ from mainstem.wire.sync import (
     decode_response,
     join_response,
     push_from_json,
-    push_part,
     response_to_json,
     split_push,
     table_name,
@@ -112,7 +111,7 @@ class SyncHttp:
         is_json = asked.headers.get("content-type", CONTENT_TYPE_PROTOBUF).startswith(JSON)
         push = push_from_json(body) if is_json else decode_push(body)
         asked.caller.check_push(push)
-        parts = [push_part(delta) for delta in push.deltas] if is_json else split_push(body)
+        parts = None if is_json else split_push(body)
         arrival = await self._service.push(asked.gateway, push, parts)
         return _response(asked, [], arrival, has_more=False, since=0)
 

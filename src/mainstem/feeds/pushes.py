@@ -14,7 +14,7 @@ from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import BadDelta, SyncPush, check_push, join_push, tables_of
+from mainstem.wire.sync import BadDelta, SyncPush, check_push, join_push, push_part, tables_of
 
 # Larger pushes are checked in a thread: others wait for the loop.
 _CHECKED_HERE_MAX = 200
@@ -31,10 +31,10 @@ class Pushes:
         self._turns: dict[str, tuple[asyncio.Lock, list[None]]] = {}
         self._under_way: set[asyncio.Task[LogPosition]] = set()
 
-    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:
+    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """Make a push durable; the arrival of its last delta. Raises Invalid, Denied or Overloaded; then nothing moved.
 
-        `parts` are the deltas as they were encoded: they are stored and passed on like that.
+        `parts` are the deltas as they were encoded, if they were: they are stored and passed on like that.
 
         What is under way goes on when the caller goes away: its outcome decides what a retry is told.
         """
@@ -46,8 +46,10 @@ class Pushes:
             return self._feeds.newest
         return await self.write(gateway, push, parts)
 
-    async def write(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:
+    async def write(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """The same for what the server itself writes, unchecked."""
+        if parts is None:
+            parts = [push_part(delta) for delta in push.deltas]
         task = asyncio.create_task(self._store(gateway, push, parts))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)

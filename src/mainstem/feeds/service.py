@@ -16,7 +16,7 @@ from mainstem.feeds.views import page_for, sees_now, visible_entries
 from mainstem.model.hlc import HlcClock
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value, push_part
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value
 
 SERVER = "mainstem"
 
@@ -58,7 +58,7 @@ class SyncService:
         self.schemas = schemas
         self.checkpoints = checkpoints
 
-    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:
+    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """Make a push durable; the arrival of its last delta. `parts` are the deltas as they were encoded."""
         return await self._pushes.push(gateway, push, parts)
 
@@ -137,9 +137,7 @@ class SyncService:
             client_id=SERVER,
             delta_id=name,
         )
-        position = await self._pushes.write(
-            gateway, SyncPush(client_id=SERVER, deltas=[delta]), [push_part(delta)]
-        )
+        position = await self._pushes.write(gateway, SyncPush(client_id=SERVER, deltas=[delta]))
         # Made now rather than with the next pull, so that broadcasts go on.
         await self._shadows.ready(gateway)
         return position
