@@ -6,7 +6,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, compaction, endtoend, freshness, ingest, queries, start, upserts
+from benchmarks import (
+    catalog,
+    compaction,
+    endtoend,
+    fairness,
+    freshness,
+    idle,
+    ingest,
+    queries,
+    start,
+    sync,
+    upserts,
+)
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -18,6 +30,9 @@ SECTIONS = {
     "catalog": catalog,
     "queries": queries,
     "compaction": compaction,
+    "fairness": fairness,
+    "idle": idle,
+    "sync": sync,
 }
 
 
