@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyiceberg.catalog.rest import RestCatalog
 
+from mainstem.admission import RateSettings
 from mainstem.app.config import LogConfig
 from mainstem.app.gateway import Gateway
 from mainstem.client import Backoff, CdcClient, insert
@@ -100,3 +101,17 @@ def offer(priority: str, number: int = 1) -> dict[str, object]:
         "events": [event],
         "priority": priority,
     }
+
+
+async def test_a_client_under_limits_of_rate_gets_everything_through_in_order(tmp_path: Path) -> None:
+    limits = RateSettings(exempt=(), burst=10, refill_per_s=60)
+    config = msgspec.structs.replace(CONFIG, limits=limits)
+    async with gateway_on_socket(tmp_path, gateway_config=config) as (gateway, url):
+        async with CdcClient(url, "limited", window_batches_max=32) as client:
+            for number in range(150):
+                await client.send([insert("limited", 1, {"n": number}, sequence=number)])
+        await gateway.flush(0.1)
+        assert gateway.door.stats.nacks["rate_limited"] > 0
+    files = str(tmp_path / "log" / "segments" / "*.parquet")
+    rows = duckdb.sql(f"SELECT sequence FROM '{files}' ORDER BY position").fetchall()
+    assert [number for (number,) in rows] == list(range(150))
