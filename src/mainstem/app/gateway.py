@@ -96,7 +96,7 @@ class Gateway:
             data=data,
             log=log,
             tap=tap,
-            dedup=dedup,
+            gate=gate,
             limits=push_limits(config.log.buffer_bytes_max),
             backlog_bytes=self.backlog_bytes,
             flusher=self,
