@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 from litestar import Litestar
-from litestar.openapi import OpenAPIConfig
 from litestar.types import ASGIApp
 
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
@@ -35,6 +34,7 @@ from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
 from mainstem.doors.config import config_router
+from mainstem.doors.console import console_router, openapi_config, sign_in, sign_in_policy
 from mainstem.doors.http_rates import limited
 from mainstem.doors.insight import insight_router
 from mainstem.doors.query import scope_of_principal
@@ -146,6 +146,8 @@ class Gateway:
             fallback=self._catalog_client,
             gives_tokens=self.catalog.tokens.is_required,
             is_cross_origin=self.sync.door.is_ours,
+            sign_in=sign_in,
+            sign_in_policy=sign_in_policy(),
         )
         self.refused = gate.refused
         return limited(gate, self.rates, self._clock)
@@ -170,9 +172,10 @@ class Gateway:
                 self._queries.router,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                console_router(self._clock),
                 compaction_router(self.maintainer),
             ],
-            openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
+            openapi_config=openapi_config(VERSION),
             logging_config=None,
             guards=[check_access],
         )

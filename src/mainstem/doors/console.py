@@ -1,0 +1,126 @@
+"""The console and the API's page: files of this package, served as they are. Nothing is built or fetched from elsewhere.
+
+    GET  /console           the console; with a token in the header it also keeps it in a cookie, for the browser
+    POST /console/sign-out  forgets the cookie
+    GET  /schema            the API, from the server's own OpenAPI document
+"""
+
+import base64
+import hashlib
+import re
+from importlib.resources import files
+from typing import Any
+
+from litestar import Request, Response, Router, get, post
+from litestar.datastructures import Cookie
+from litestar.exceptions import NotFoundException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
+from litestar.params import FromPath
+
+from mainstem.admission import Role
+from mainstem.doors.access import access, principal_of
+from mainstem.doors.auth import COOKIE
+from mainstem.runtime.clock import Clock
+
+AnyRequest = Request[Any, Any, Any]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_SIGNED_IN = b'<body data-signed-in="true">'
+
+_PAGES = files("mainstem.doors") / "pages"
+_FILES = {
+    name: (_PAGES / name).read_bytes()
+    for name in ("console.html", "console.css", "console.js", "plot.js", "theme.js", "schema.js", "icon.svg")
+}
+_SCHEMA_PAGE = (_PAGES / "schema.html").read_bytes()
+_SIGN_IN_PAGE = (_PAGES / "signin.html").read_bytes()
+
+
+def sign_in(path: str) -> bytes | None:
+    """What the gate shows a browser that comes to a page of ours without a token. It says nothing of the server."""
+    return _SIGN_IN_PAGE if path.rstrip("/") in ("/console", "/schema") else None
+
+
+def sign_in_policy() -> bytes:
+    """The page stands alone: only its own script and style may run in it."""
+    page = _SIGN_IN_PAGE.decode()
+
+    def digest(tag: str) -> str:
+        found = re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert found is not None
+        return f"'sha256-{base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; script-src {digest('script')}; style-src {digest('style')}; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ).encode()
+
+
+def console_router(clock: Clock) -> Router:
+    """The routes."""
+
+    @get("/console", opt=access(Role.READER))
+    async def console(request: AnyRequest) -> Response[bytes]:
+        principal = principal_of(request.scope)
+        page = _FILES["console.html"]
+        if principal.is_authenticated:
+            page = page.replace(b"<body>", _SIGNED_IN)
+        answer = Response(page, media_type=_TYPES["html"], headers=_HEADERS)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if principal.is_authenticated and scheme.lower() == "bearer" and principal.expires_s is not None:
+            left_s = max(0, principal.expires_s - clock.now_ms() // 1000)
+            answer.set_cookie(_cookie(request, token.strip(), left_s))
+        return answer
+
+    @get("/console/{name:str}", opt=access(Role.READER))
+    async def part(name: FromPath[str]) -> Response[bytes]:
+        if name not in _FILES or name == "console.html":
+            raise NotFoundException("no such file")
+        return Response(_FILES[name], media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
+
+    @post("/console/sign-out", status_code=204, opt=access(Role.CLIENT))
+    async def sign_out(request: AnyRequest) -> Response[None]:
+        answer: Response[None] = Response(None, status_code=204)
+        answer.set_cookie(_cookie(request, "", 0))
+        return answer
+
+    return Router(path="/", route_handlers=[console, part, sign_out], include_in_schema=False)
+
+
+def _cookie(request: AnyRequest, token: str, age_s: int) -> Cookie:
+    secure = request.scope["scheme"] == "https"
+    return Cookie(COOKIE, value=token, max_age=age_s, path="/", httponly=True, samesite="strict", secure=secure)
+
+
+class _Page(OpenAPIRenderPlugin):
+    """Our own page: the framework's load theirs from the internet."""
+
+    def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
+        del request, openapi_schema
+        return _SCHEMA_PAGE
+
+
+def openapi_config(version: str) -> OpenAPIConfig:
+    """The OpenAPI document and its page, for everybody who may read."""
+    return OpenAPIConfig(
+        title="Mainstem",
+        version=version,
+        render_plugins=[_Page(path="/"), JsonRenderPlugin()],
+        openapi_router=Router(path="/schema", route_handlers=[], include_in_schema=False, opt=access(Role.READER)),
+    )
