@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 from litestar import Litestar
+from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
@@ -38,6 +39,7 @@ from mainstem.doors.console import console_router, openapi_config, sign_in, sign
 from mainstem.doors.http_rates import limited
 from mainstem.doors.insight import insight_router
 from mainstem.doors.query import scope_of_principal
+from mainstem.doors.refusals import failed, refused
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
@@ -178,6 +180,7 @@ class Gateway:
             openapi_config=openapi_config(VERSION),
             logging_config=None,
             guards=[check_access],
+            exception_handlers={MainstemError: failed, HTTPException: refused},
         )
 
     def _retune(self, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The console and the API's page: files of this package, served as they are. Nothing is built or fetched from elsewhere.
+"""The console and the API's page: files of this package, served as they are. Nothing is built or fetched elsewhere.
 
     GET  /console           the console; with a token in the header it also keeps it in a cookie, for the browser
     POST /console/sign-out  forgets the cookie
@@ -108,6 +108,61 @@ def _cookie(request: AnyRequest, token: str, age_s: int) -> Cookie:
     return Cookie(COOKIE, value=token, max_age=age_s, path="/", httponly=True, samesite="strict", secure=secure)
 
 
+class _Document(JsonRenderPlugin):
+    """The document, with what holds for every path: who may ask, and how often."""
+
+    def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
+        return self.render_json(request, documented(openapi_schema))
+
+
+_EVERYWHERE = {
+    "401": "No token, or not a good one",
+    "403": "The token does not allow this",
+    "429": "Too many requests: ask again after Retry-After",
+}
+_VERBS = ("get", "post", "put", "patch", "delete")
+
+
+def documented(schema: dict[str, Any]) -> dict[str, Any]:
+    """An OpenAPI document with the answers that the gate and the limits may give in place of every other."""
+    refused = {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "code"],
+                "properties": {"message": {"type": "string"}, "code": {"type": "integer"}},
+            }
+        },
+    }
+    # What the framework says of its own refusals is not what we answer.
+    answers = {
+        code: {"description": text, "content": {"application/json": {"schema": refused}}}
+        for code, text in _EVERYWHERE.items()
+    }
+    paths = {
+        path: {
+            verb: {**told, "responses": {**answers, **_ours(told, answers)}} if verb in _VERBS else told
+            for verb, told in item.items()
+        }
+        for path, item in schema["paths"].items()
+    }
+    bearer = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Not needed on loopback."}
+    components = {**schema.get("components", {}), "securitySchemes": {"token": bearer}}
+    return {**schema, "paths": paths, "components": components, "security": [{"token": []}, {}]}
+
+
+def _ours(told: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
+    """The responses of an operation, with our refusals in place of the framework's."""
+    responses = {}
+    for code, response in told.get("responses", {}).items():
+        content = response.get("content", {}).get("application/json", {})
+        is_theirs = "status_code" in content.get("schema", {}).get("properties", {})
+        responses[code] = {**response, "content": answers["401"]["content"]} if is_theirs else response
+    return responses
+
+
 class _Page(OpenAPIRenderPlugin):
     """Our own page: the framework's load theirs from the internet."""
 
@@ -121,6 +176,6 @@ def openapi_config(version: str) -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Mainstem",
         version=version,
-        render_plugins=[_Page(path="/"), JsonRenderPlugin()],
+        render_plugins=[_Page(path="/"), _Document()],
         openapi_router=Router(path="/schema", route_handlers=[], include_in_schema=False, opt=access(Role.READER)),
     )

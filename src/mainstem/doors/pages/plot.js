@@ -31,6 +31,13 @@ const Plot = (() => {
     return `${+value.toPrecision(3)}`;
   }
 
+  // A time, as exact as the range needs.
+  function moment(ms, range) {
+    const iso = new Date(ms).toISOString();
+    if (range > 3 * 86_400_000) return iso.slice(0, 10);
+    return range > 3_600_000 ? iso.slice(5, 16).replace("T", " ") : iso.slice(11, 19);
+  }
+
   function frame(host, low, high) {
     const width = host.clientWidth || 600;
     const height = host.clientHeight || 200;
@@ -111,8 +118,9 @@ const Plot = (() => {
     const shown = Math.max(1, Math.ceil(pairs.length / Math.max(1, Math.floor((f.right - f.left) / 90))));
     for (let at = 0; at < order.length; at += shown) {
       const n = order[at];
-      const text = isTime ? new Date(numbers[n]).toISOString().slice(0, 16).replace("T", " ") : isText ? String(pairs[n][0]) : short(numbers[n]);
-      f.svg.append(element("text", { x: x(n), y: f.height - 4, "text-anchor": "middle" }, text.length > 14 ? `${text.slice(0, 13)}…` : text));
+      const text = isTime ? moment(numbers[n], high - low) : isText ? String(pairs[n][0]) : short(numbers[n]);
+      const anchor = isText || (x(n) > f.left + 30 && x(n) < f.right - 30) ? "middle" : x(n) < f.left + 30 ? "start" : "end";
+      f.svg.append(element("text", { x: x(n), y: f.height - 4, "text-anchor": anchor }, text.length > 14 ? `${text.slice(0, 13)}…` : text));
     }
     host.replaceChildren(f.svg);
   }
