@@ -65,7 +65,11 @@ async def test_a_person_sees_the_tables_and_asks_them(live_server: ServerProcess
         await expect(page.locator("#pipeline")).to_have_text("running", timeout=PATIENCE_MS)
         await expect(page.locator("#chart-rate svg")).to_be_visible(timeout=PATIENCE_MS)
         await expect(page.locator("#bounds .bar").first).to_be_visible(timeout=PATIENCE_MS)
-        await page.fill("#tables-filter", "console.")
+        async with CdcClient(live_server.ws_url, source="console-live") as client:
+            await (await client.send([insert("console.live", str(n), {"n": n}) for n in range(500)])).durable()
+            # It is alive: what comes in is seen without a click.
+            await expect(page.locator("#rate")).not_to_have_text("0", timeout=PATIENCE_MS)
+        await page.fill("#tables-filter", "console.orders")
         row = page.locator("[data-table='console.orders']")
         await expect(row).to_contain_text("300", timeout=PATIENCE_MS)
         await row.click()

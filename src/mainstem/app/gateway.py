@@ -31,6 +31,7 @@ from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
 from mainstem.doors.access import check_access
 from mainstem.doors.auth import AuthGate
+from mainstem.doors.bodies import check_body
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
@@ -180,6 +181,7 @@ class Gateway:
             openapi_config=openapi_config(VERSION),
             logging_config=None,
             guards=[check_access],
+            before_request=check_body,
             exception_handlers={MainstemError: failed, HTTPException: refused},
         )
 

@@ -21,6 +21,7 @@ from litestar.params import FromPath
 from mainstem.admission import Role
 from mainstem.doors.access import access, principal_of
 from mainstem.doors.auth import COOKIE
+from mainstem.doors.bodies import body_schemas
 from mainstem.runtime.clock import Clock
 
 AnyRequest = Request[Any, Any, Any]
@@ -112,7 +113,7 @@ class _Document(JsonRenderPlugin):
     """The document, with what holds for every path: who may ask, and how often."""
 
     def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
-        return self.render_json(request, documented(openapi_schema))
+        return self.render_json(request, documented(openapi_schema, body_schemas(request.app)))
 
 
 _EVERYWHERE = {
@@ -123,8 +124,8 @@ _EVERYWHERE = {
 _VERBS = ("get", "post", "put", "patch", "delete")
 
 
-def documented(schema: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAPI document with the answers that the gate and the limits may give in place of every other."""
+def documented(schema: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any]:
+    """An OpenAPI document with the bodies' own schemas, and the answers that the gate and the limits may give."""
     refused = {
         "type": "object",
         "required": ["error"],
@@ -150,7 +151,23 @@ def documented(schema: dict[str, Any]) -> dict[str, Any]:
     }
     bearer = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Not needed on loopback."}
     components = {**schema.get("components", {}), "securitySchemes": {"token": bearer}}
+    # A name that a body does not have is refused, wherever it stands.
+    known = {**components["schemas"], **bodies}
+    components["schemas"] = known | {name: {**known[name], "additionalProperties": False} for name in _bodies(schema)}
     return {**schema, "paths": paths, "components": components, "security": [{"token": []}, {}]}
+
+
+def _bodies(schema: dict[str, Any]) -> set[str]:
+    """The names of what is posted."""
+    found = set()
+    for item in schema["paths"].values():
+        for verb in _VERBS:
+            content = item.get(verb, {}).get("requestBody", {}).get("content", {}).get("application/json", {})
+            kind = content.get("schema", {})
+            for each in (kind, *kind.get("oneOf", ())):
+                if "$ref" in each:
+                    found.add(each["$ref"].rpartition("/")[2])
+    return found
 
 
 def _ours(told: dict[str, Any], answers: dict[str, Any]) -> dict[str, Any]:
