@@ -20,9 +20,11 @@ from mainstem.app.following import Following
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
-from mainstem.app.query import Queries, open_queries
+from mainstem.app.objectstore import engine_settings
+from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
+from mainstem.app.sync_history import LakeHistory
 from mainstem.app.tuning import Tuner
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
@@ -46,7 +48,6 @@ from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
-from mainstem.query.engine import EngineSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -74,7 +75,7 @@ class Gateway:
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
+            self.catalog, engine_settings(config.catalog, self.catalog.warehouse), log=log, scope=scope_of_principal
         )
         self.following = Following(self.catalog)
         for table in self.catalog.tables():
@@ -104,6 +105,8 @@ class Gateway:
             flusher=self,
             clock=clock,
             connections_max=config.server.connections_max,
+            history=LakeHistory(CatalogLake(self.catalog), self._queries.engine),
+            watermark=lambda: self.watermark,
         )
         self.door = CdcDoor(
             intake=Intake(gate, tap),
@@ -151,6 +154,7 @@ class Gateway:
             is_cross_origin=self.sync.door.is_ours,
             sign_in=sign_in,
             sign_in_policy=sign_in_policy(),
+            refuses_itself=self.sync.door.is_ours,
         )
         self.refused = gate.refused
         return limited(gate, self.rates, self._clock)
@@ -173,6 +177,7 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
                 console_router(self._clock),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainstem.app.jars import ensure_jars
+from mainstem.app.jars import S3_COORDINATES, ensure_jars
 from mainstem.app.java import check_java
 from mainstem.model import MainstemError
 from mainstem.pipeline.settings import PipelineSettings
@@ -14,6 +14,8 @@ from mainstem.runtime.logs import set_up_logging
 
 # The token that the gateway made for this process.
 TOKEN_VARIABLE = "MAINSTEM_PIPELINE_TOKEN"
+# Properties of the catalog that name the tables' store and its keys, as JSON; none where that is a folder.
+STORE_VARIABLE = "MAINSTEM_PIPELINE_STORE"
 
 
 def main(path: str) -> int:
@@ -22,8 +24,9 @@ def main(path: str) -> int:
     set_up_logging(**document.pop("logging", {}))
     try:
         check_java()
-        jars = [str(jar) for jar in ensure_jars()]
-        told = {"jars": jars, "token": os.environ.pop(TOKEN_VARIABLE, None)}
+        store = msgspec.json.decode(os.environ.pop(STORE_VARIABLE, "{}"), type=dict[str, str])
+        jars = [str(jar) for jar in [*ensure_jars(), *(ensure_jars(S3_COORDINATES) if store else [])]]
+        told = {"jars": jars, "token": os.environ.pop(TOKEN_VARIABLE, None), "catalog_properties": store}
         settings = PipelineSettings.from_document({**document, **told})
     except MainstemError as error:
         print(f"mainstem: {error}", file=sys.stderr)

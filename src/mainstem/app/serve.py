@@ -21,7 +21,8 @@ from litestar.types import ASGIApp
 from mainstem.app.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.gateway import Gateway
-from mainstem.app.pipeline import TOKEN_VARIABLE
+from mainstem.app.objectstore import spark_properties
+from mainstem.app.pipeline import STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
@@ -150,6 +151,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "checkpoints_url": f"{url}/v1/pipeline/checkpoints",
                 "jobs_url": f"{url}/v1/pipeline/jobs",
                 "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
@@ -166,8 +168,9 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
         )
     )
     command = [sys.executable, "-m", "mainstem.app.pipeline", str(settings)]
-    # By the environment, which only we can read: neither a file nor the list of processes shows the token.
-    environment = {**os.environ, TOKEN_VARIABLE: token}
+    # By the environment, which only we can read: neither a file nor the list of processes shows the token or the keys.
+    store = msgspec.json.encode(spark_properties(config.catalog)).decode()
+    environment = {**os.environ, TOKEN_VARIABLE: token, STORE_VARIABLE: store}
     return Supervisor(command, log_path=folder / "pipeline.log", clock=SystemClock(), environment=environment)
 
 

@@ -21,6 +21,7 @@ from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
@@ -109,6 +110,7 @@ def _run(
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
+        checkpoints = _start_checkpoints(settings, lake)
         jobs = _start_jobs(settings, lake, turns, clock)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
@@ -119,10 +121,20 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
+            if checkpoints is not None:
+                checkpoints.stop()
             if jobs is not None:
                 jobs.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
+
+
+def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> CheckpointLoop | None:
+    if settings.checkpoints_url is None:
+        return None
+    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop.start()
+    return loop
 
 
 def _start_jobs(
