@@ -61,8 +61,8 @@ def tried(schema: Any) -> dict[str, str]:
 
 
 def _beyond_a_schema(path: str) -> list[Any]:
-    """Whether a text is SQL, and whether settings fit each other, no schema can say: there a 400 is right."""
-    return [positive_data_acceptance] if path.startswith(("/v1/query", "/v1/config")) else []
+    """Whether a text is SQL or a clock, and whether settings fit each other, no schema can say: a 400 is right."""
+    return [positive_data_acceptance] if path.startswith(("/v1/query", "/v1/config", "/v1/analyst")) else []
 
 
 def told(troubles: dict[str, str]) -> str:

@@ -120,7 +120,9 @@ _EVERYWHERE = {
     "401": "No token, or not a good one",
     "403": "The token does not allow this",
     "429": "Too many requests: ask again after Retry-After",
+    "503": "A bound was met: ask again after Retry-After",
 }
+_NAMED = {"404": "What the path names does not exist"}
 _VERBS = ("get", "post", "put", "patch", "delete")
 
 
@@ -140,11 +142,14 @@ def documented(schema: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any]
     # What the framework says of its own refusals is not what we answer.
     answers = {
         code: {"description": text, "content": {"application/json": {"schema": refused}}}
-        for code, text in _EVERYWHERE.items()
+        for code, text in (_EVERYWHERE | _NAMED).items()
     }
+    named = {code: answers.pop(code) for code in _NAMED}
     paths = {
         path: {
-            verb: {**told, "responses": {**answers, **_ours(told, answers)}} if verb in _VERBS else told
+            verb: {**told, "responses": {**answers, **(named if "{" in path else {}), **_ours(told, answers)}}
+            if verb in _VERBS
+            else told
             for verb, told in item.items()
         }
         for path, item in schema["paths"].items()
