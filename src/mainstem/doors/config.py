@@ -130,8 +130,8 @@ _FIXED = {
     "deduplicationWindowMs": "duplicates are told by source and sequence, however old they are",
     "maxPayloadSize": "producers are told of it when they connect",
     "maxEventSize": "producers are told of it when they connect",
-    "parquetRowGroupSize": "it is a setting of the tables: [tables], and a restart",
-    "parquetCompression": "it is a setting of the tables: [tables], and a restart",
+    "parquetRowGroupSize": "it is a setting of the tables: [parquet] row_group_rows, and a restart",
+    "parquetCompression": "it is a setting of the tables: [parquet] compression, and a restart",
 }
 
 _ERRORS = {
