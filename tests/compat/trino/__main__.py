@@ -9,7 +9,7 @@ from pyiceberg.types import LongType
 
 from tests.compat.catalog_server import Server
 from tests.compat.trino.server import TrinoServer
-from tests.harness.seaweed import S3Server
+from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 ROWS = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
@@ -24,13 +24,14 @@ def properties(server: Server, s3: S3Server | None) -> dict[str, str]:
     }
     if s3 is None:
         return found | {"fs.hadoop.enabled": "true"}
-    # The keys come with the tables, from our catalog.
+    # Trino takes keys from a catalog only together with a session token, which only a token service gives out.
     return found | {
         "fs.native-s3.enabled": "true",
-        "iceberg.rest-catalog.vended-credentials-enabled": "true",
         "s3.endpoint": s3.url,
-        "s3.region": "us-east-1",
+        "s3.region": REGION,
         "s3.path-style-access": "true",
+        "s3.aws-access-key": ACCESS_KEY,
+        "s3.aws-secret-key": SECRET_KEY,
     }
 
 
