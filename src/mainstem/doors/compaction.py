@@ -79,8 +79,8 @@ class RunBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Wait so long for the end of the jobs.
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = 0.0
     # Two files are worth it where somebody asks; the timer wants more.
-    min_files: Annotated[int, msgspec.Meta(ge=2)] = 2
-    max_files: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    min_files: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] = 2
+    max_files: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] | None = None
     target_file_size_bytes: Annotated[int, msgspec.Meta(gt=0, le=TARGET_BYTES_MAX)] | None = None
     snapshot_age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] | None = None
     orphan_age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] | None = None
