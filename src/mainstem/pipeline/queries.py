@@ -5,6 +5,7 @@ The statement is the gateway's, checked and written for Spark there. It sees not
 
 import http.client
 import logging
+import re
 import threading
 import urllib.error
 import urllib.parse
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,6 +33,7 @@ WATCH_S = 1.0
 ROWS_PER_FRAME = 50_000
 _ANSWER_S_MAX = 30.0
 _MESSAGE_LENGTH_MAX = 500
+_BLAMED = re.compile(r"\[(DIVIDE_BY_ZERO|CAST_|ARITHMETIC_|INVALID_|NUMERIC_|DATETIME_)")
 
 
 class QueryRunner:
@@ -156,5 +159,5 @@ def _frames(rows: pa.Table) -> Iterator[bytes]:
 
 def _is_arithmetic(error: Exception) -> bool:
     """Whether the statement's own values are to blame: a division by zero, a cast that does not fit."""
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    return bool(condition) and str(condition).startswith(("DIVIDE_BY_ZERO", "CAST_", "ARITHMETIC_", "INVALID_"))
+    # A task's failure reaches us wrapped, with the condition of its cause in the text only.
+    return isinstance(error, PySparkException | Py4JJavaError) and _BLAMED.search(str(error)) is not None
