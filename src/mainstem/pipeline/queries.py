@@ -55,7 +55,8 @@ class QueryRunner:
         self._stopping.set()
 
     def _run(self) -> None:
-        session = self._session()
+        # Made for the first query: the start of the pipeline has better things to do.
+        session: SparkSession | None = None
         while not self._stopping.is_set():
             try:
                 body = self._ask(f"{self._url}?waitS={WAIT_S}", None, WAIT_S + _ANSWER_S_MAX)
@@ -65,6 +66,7 @@ class QueryRunner:
                 self._stopping.wait(PAUSE_S)
                 continue
             if order is not None:
+                session = session or self._session()
                 self._answer(session, order)
 
     def _answer(self, session: SparkSession, order: QueryOrder) -> None:

@@ -157,14 +157,14 @@ def _start_jobs(
     """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
     if settings.jobs_url is None:
         return []
-    maintenance = Maintenance(lake, turns, settings.maintenance, clock)
+
+    def maintenance() -> Maintenance:
+        made = Maintenance(lake, turns, settings.maintenance, clock)
+        _join_pool(made.spark, "jobs")
+        return made
+
     runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
-
-    def run() -> None:
-        _join_pool(maintenance.spark, "jobs")
-        runner.run()
-
-    threading.Thread(target=run, name="jobs", daemon=True).start()
+    threading.Thread(target=runner.run, name="jobs", daemon=True).start()
     return [runner]
 
 
