@@ -2,7 +2,7 @@
 proxy that breaks, and kills of the gateway and of the pipeline. DuckDB and Spark judge what is left: nothing lost,
 nothing twice.
 
-A minute of it here; `make soak` runs ten (LOAD_S, SEED). A failure prints its seed.
+On demand only (`make soak`): a minute, and ten of them (LOAD_S, SEED). A failure prints its seed.
 """
 
 import asyncio
@@ -261,6 +261,7 @@ async def judge_by_query(url: str, producers: list[Producer]) -> None:
             assert str(len(expected(producers, table)[0])) in answer.text
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(1_200)
 async def test_a_minute_of_load_with_a_flapping_store_and_kills(
