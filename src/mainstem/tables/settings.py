@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -10,6 +11,15 @@ from mainstem.model.errors import Invalid
 from mainstem.tables.types import VARIANT, ColumnType, Nested, parse_type
 
 FORMAT_VERSIONS = (2, 3)
+
+
+class Format(StrEnum):
+    """Which table format a table is kept in."""
+
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+
+
 _TRANSFORM = re.compile(
     r"(?P<unary>identity|year|month|day|hour)\((?P<column>[^,()]+)\)"
     r"|(?P<sized>bucket|truncate)\(\s*(?P<size>\d+)\s*,\s*(?P<of>[^,()]+)\)"
@@ -50,6 +60,8 @@ class TableSettings:
     state: bool = True
     history: bool = True
     nested: Nested = Nested.JSON
+    format: Format = Format.ICEBERG
+    # Iceberg's.
     format_version: int = 2
     # Declared types by column; every other column is inferred.
     columns: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
@@ -61,13 +73,17 @@ class TableSettings:
         if self.format_version not in FORMAT_VERSIONS:
             raise Invalid(f"format version. expected=one of {FORMAT_VERSIONS} got={self.format_version}")
         uses_variant = self.nested is Nested.VARIANT or VARIANT in self.columns.values()
-        if uses_variant and self.format_version < 3:
+        if self.format is Format.DELTA:
+            derived = [transform.name for transform in self.partition if transform.name != "identity"]
+            if derived:
+                raise Invalid(f"Delta partitions by columns as they are. expected=identity got={derived}")
+        elif uses_variant and self.format_version < 3:
             raise Invalid(f"variant columns need a newer format. expected=format version 3 got={self.format_version}")
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read the settings as a configuration file has them."""
-        known = {"state", "history", "nested", "format_version", "columns", "partition"}
+        known = {"state", "history", "nested", "format", "format_version", "columns", "partition"}
         if unknown := set(document) - known:
             raise Invalid(f"unknown table setting. expected={sorted(known)} got={sorted(unknown)}")
         values: dict[str, Any] = dict(document)
@@ -75,6 +91,10 @@ class TableSettings:
             if values["nested"] not in list(Nested):
                 raise Invalid(f"nested. expected={[str(nested) for nested in Nested]} got={values['nested']!r}")
             values["nested"] = Nested(values["nested"])
+        if "format" in values:
+            if values["format"] not in list(Format):
+                raise Invalid(f"format. expected={[str(each) for each in Format]} got={values['format']!r}")
+            values["format"] = Format(values["format"])
         if "columns" in values:
             declared = {name: parse_type(text) for name, text in values["columns"].items()}
             values["columns"] = MappingProxyType(declared)

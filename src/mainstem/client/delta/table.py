@@ -21,7 +21,7 @@ from mainstem.client.delta.find import Find, Question, Sort
 from mainstem.client.delta.log import DeltaLog, State
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import table_of
-from mainstem.client.delta.schema import KIND, TableSchema, schema_of
+from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
 from mainstem.documents import parse_update
@@ -212,7 +212,7 @@ class DeltaTable:
         with delta_errors(self.name):
             deltalake.DeltaTable.create(
                 self.uri,
-                schema=_delta_schema(schema, frozenset(variants)),
+                schema=delta_schema(schema, frozenset(variants)),
                 mode="ignore",
                 partition_by=list(partition_by),
                 configuration=configuration,
@@ -222,7 +222,7 @@ class DeltaTable:
     def add_columns(self, schema: pa.Schema, variants: Sequence[str] = ()) -> None:
         """Add columns; rows that are there have nulls in them."""
         with delta_errors(self.name):
-            self.delta_rs().alter.add_columns(list(_delta_schema(schema, frozenset(variants)).fields))
+            self.delta_rs().alter.add_columns(list(delta_schema(schema, frozenset(variants)).fields))
 
     def add_constraint(self, name: str, condition: str) -> None:
         """From now on every row must meet an SQL condition. Those that are there are checked first."""
@@ -272,7 +272,7 @@ class DeltaTable:
                 self.create(rows.schema, partition_by=partition_by, variants=variants, properties=properties)
                 return attempt()
             if schema is not None and mode == "append" and (expected_version is not None or _has_variants(schema)):
-                about = Commit("WRITE", {"mode": "Append"}, transaction, metadata or {})
+                about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
                 return self._append(rows, about, evolve=evolve, expected_version=expected_version)
             self._write_with_delta_rs(rows, mode, partition_by, evolve, transaction, metadata, properties)
             return self.version
@@ -301,7 +301,7 @@ class DeltaTable:
                 return Changed(state.version)
             rows = replacing.last_rows(table_of(data, schema_of(state.metadata)), keys)
             state = self._evolved(state, rows)
-            about = Commit("MERGE", {"predicate": ", ".join(keys)}, transaction, metadata or {})
+            about = Commit("MERGE", {"predicate": ", ".join(keys)}, _progress(transaction), metadata or {})
             writer = Transaction(self._engine, self._log, state)
             self._check(state, rows)
             change, counts = replacing.upsert(self._engine, self.name, state, rows, keys, feed=writer.keeps_feed)
@@ -491,17 +491,9 @@ _CONSTRAINT = "delta.constraints."
 _WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
 
 
+def _progress(transaction: tuple[str, int] | None) -> dict[str, int]:
+    return {} if transaction is None else {transaction[0]: transaction[1]}
+
+
 def _has_variants(schema: TableSchema) -> bool:
     return any(field.is_variant for field in schema.fields.values())
-
-
-def _delta_schema(schema: pa.Schema, variants: frozenset[str]) -> deltalake.Schema:
-    fields = []
-    for field in schema:
-        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-        if field.name in variants or metadata.get(KIND) == "variant":
-            fields.append(deltalake.Field(field.name, deltalake.VariantType(), nullable=field.nullable))
-        else:
-            plain = deltalake.Schema.from_arrow(pa.schema([field.remove_metadata()])).fields[0]
-            fields.append(deltalake.Field(field.name, plain.type, nullable=field.nullable, metadata=metadata))
-    return deltalake.Schema(fields)
