@@ -108,6 +108,12 @@ class Rates:
         self._refusals: OrderedDict[str, int] = OrderedDict()
         self._requests: OrderedDict[str, Window] = OrderedDict()
 
+    def retune(self, settings: RateSettings) -> None:
+        """Other limits, from now on, also for connections that are open."""
+        self.settings = settings
+        self._exempt = networks(settings.exempt)
+        self._known.clear()
+
     def is_exempt(self, address: str) -> bool:
         """Whether an address is under no limit."""
         known = self._known.get(address)

@@ -30,6 +30,7 @@ class Remote:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=url.rstrip("/") + "/v1/", headers=headers, timeout=TIMEOUT_S)
         self._url = url
+        self._endpoints: frozenset[str] | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """One request; the answer's body."""
@@ -53,6 +54,19 @@ class Remote:
         for levels in self.ask("GET", "namespaces", **query)["namespaces"]:
             yield tuple(levels)
             yield from self.namespaces(tuple(levels))
+
+    def has(self, endpoint: str) -> bool:
+        """Whether the server lists an endpoint."""
+        if self._endpoints is None:
+            self._endpoints = frozenset(self.ask("GET", "config").get("endpoints") or ())
+        return endpoint in self._endpoints
+
+    def generic(self, namespace: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """The tables of other formats in a namespace; none where the server knows of none."""
+        if self.has("GET /v1/{prefix}/namespaces/{namespace}/generic-tables"):
+            for name in self.names(namespace, "generic-tables"):
+                path = f"namespaces/{_quoted(namespace)}/generic-tables/{quote(name, safe='')}"
+                yield self.ask("GET", path)["table"]
 
     def names(self, namespace: tuple[str, ...], kind: str) -> list[str]:
         """The names of the tables or views of a namespace."""
@@ -98,6 +112,8 @@ def list_(remote: Remote, namespace: str | None, is_long: bool) -> None:
         dotted = ".".join(levels)
         for name in remote.names(levels, "tables"):
             view.add_row(f"{dotted}.{name}", "table", *(_sizes(remote, f"{dotted}.{name}") if is_long else ()))
+        for table in remote.generic(levels):
+            view.add_row(f"{dotted}.{table['name']}", f"{table['format']} table")
         for name in remote.names(levels, "views"):
             view.add_row(f"{dotted}.{name}", "view")
     Console().print(view)

@@ -10,7 +10,7 @@ Defaults are DoLake's where it names one. A TOML file holds the same names:
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -62,6 +62,13 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaker_open_s: Seconds = 30.0
 
 
+class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the processes log, on standard error."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -72,6 +79,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalog: CatalogSettings = CatalogSettings()
     compaction: MaintenanceSettings = MaintenanceSettings()
     auth: AuthSettings = AuthSettings()
+    logging: LoggingConfig = LoggingConfig()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 

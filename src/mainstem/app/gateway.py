@@ -1,6 +1,7 @@
 """The gateway: every part of the front process, built and wired. No part knows another but through its arguments."""
 
 import asyncio
+import dataclasses
 import logging
 import os
 from collections import Counter
@@ -15,11 +16,15 @@ from litestar.types import ASGIApp
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.following import Following
+from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
+from mainstem.app.objectstore import engine_settings
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
+from mainstem.app.tuning import Tuner
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
@@ -30,14 +35,15 @@ from mainstem.doors.auth import AuthGate
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
+from mainstem.doors.config import config_router
 from mainstem.doors.http_rates import limited
+from mainstem.doors.insight import insight_router
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
-from mainstem.query.engine import EngineSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -52,8 +58,9 @@ _NO_CHILD = ChildStatus(running=False, pid=None, restarts=0, last_exit=None, las
 class Gateway:
     """Doors, admission, log and catalog of one data folder. `await Gateway.open(…)` makes one."""
 
-    def __init__(self, config: Config, log: Log, dedup: Dedup, store: Store, data: Path, clock: Clock) -> None:
-        self._config = config
+    def __init__(self, tuner: Tuner, log: Log, dedup: Dedup, store: Store, data: Path, clock: Clock) -> None:
+        config = self._config = tuner.config
+        self._tuner = tuner
         self._clock = clock
         self._started_ms = clock.now_ms()
         self._loop = asyncio.get_running_loop()
@@ -64,8 +71,9 @@ class Gateway:
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log, scope=scope_of_principal
+            self.catalog, engine_settings(config.catalog, self.catalog.warehouse), log=log, scope=scope_of_principal
         )
+        self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
         self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
@@ -76,9 +84,12 @@ class Gateway:
         self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
+        self.observer = Observer(self.catalog, log, clock, self.status)
+        self.observer.bounds = self._bounds
+        tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)
         limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
-        gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
+        gate = self._gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
         tap = Tap(log)
         self.sync = make_sync(
             data=data,
@@ -106,6 +117,8 @@ class Gateway:
     ) -> "Gateway":
         """Recover the log and the catalog, and be ready to serve."""
         clock = clock or SystemClock()
+        tuner = Tuner(config, data, clock)
+        config = tuner.config
         dedup = Dedup(clock)
         settings = LogSettings(
             folder=data / "log",
@@ -119,7 +132,8 @@ class Gateway:
             torn = log.recovered
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
         store = await asyncio.to_thread(open_store, config.catalog, data)
-        gateway = cls(config, log, dedup, store, data, clock)
+        gateway = cls(tuner, log, dedup, store, data, clock)
+        gateway.following.start()
         await gateway.sync.feeds.start()
         return gateway
 
@@ -154,6 +168,8 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                config_router(self._tuner),
+                insight_router(self.observer),
                 compaction_router(self.maintainer),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
@@ -161,11 +177,33 @@ class Gateway:
             guards=[check_access],
         )
 
+    def _retune(self, config: Config) -> None:
+        """The settings were changed: tell everybody who holds one of them."""
+        self._config = config
+        self._log.retune(
+            seal_changes=config.log.flush_events,
+            seal_bytes=config.log.flush_bytes,
+            seal_age_s=config.log.flush_age_s,
+            seal_interval_s=config.log.flush_interval_s,
+        )
+        self._gate.limits = dataclasses.replace(self._gate.limits, backlog_bytes_max=config.log.buffer_bytes_max)
+        self.door.retune(connections_max=config.server.connections_max)
+        self.rates.retune(config.limits)
+        self._gate.pressure.settings = config.limits
+        self.maintainer.retune(config.compaction)
+
+    def _bounds(self) -> dict[str, tuple[int, int]]:
+        """What is in use of what the configuration bounds."""
+        return {
+            "backlog": (self.backlog_bytes(), self._config.log.buffer_bytes_max),
+            "connections": (self.door.connection_count, self._config.server.connections_max),
+        }
+
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""
-        retention_ms = round(self._config.log.segment_retention_s * 1000)
         while True:
             await asyncio.sleep(RETENTION_INTERVAL_S)
+            retention_ms = round(self._config.log.segment_retention_s * 1000)
             try:
                 await self._log.drop_segments(self._is_done_with, retention_ms)
             # The task's edge: what could not be dropped is tried again, and the doors stay open meanwhile.
@@ -179,6 +217,7 @@ class Gateway:
         await self._queries.engine.close()
         self.maintainer.close()
         await self._log.close()
+        await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
 
     # Coverage
@@ -324,7 +363,7 @@ class Gateway:
 
     def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(http.visible(self.status(), principal), self.door.stats)
+        return render_metrics(http.visible(self.status(), principal), self.door.stats, self.refused)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()

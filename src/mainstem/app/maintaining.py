@@ -41,6 +41,10 @@ class Maintainer:
         # How many files a table had when it was last looked at, and when that was.
         self._looked: dict[TableName, tuple[int, int]] = {}
 
+    def retune(self, settings: MaintenanceSettings) -> None:
+        """Other thresholds, from the next look on."""
+        self._settings = settings
+
     def close(self) -> None:
         """Let go of the queue."""
         self._jobs.close()

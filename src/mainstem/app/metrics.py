@@ -1,6 +1,6 @@
 """The metrics that Prometheus scrapes: the status, as numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -12,16 +12,17 @@ from mainstem.doors.http import Status
 _BREAKER = {"closed": 0, "half-open": 0.5, "open": 1}
 
 
-def render_metrics(status: Status, door: DoorStats) -> bytes:
-    """One scrape."""
+def render_metrics(status: Status, door: DoorStats, refused: Mapping[str, int] | None = None) -> bytes:
+    """One scrape. `refused` counts what came without a good token, by reason."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Scrape(status, door))
+    registry.register(_Scrape(status, door, refused or {}))
     return generate_latest(registry)
 
 
 class _Scrape(Collector):
-    def __init__(self, status: Status, door: DoorStats) -> None:
+    def __init__(self, status: Status, door: DoorStats, refused: Mapping[str, int]) -> None:
         self._status = status
+        self._refused = refused
         self._door = door
 
     def collect(self) -> Iterable[Metric]:
@@ -73,6 +74,10 @@ class _Scrape(Collector):
         for reason, count in self._door.nacks.items():
             nacks.add_metric([reason], count)
         yield nacks
+        refused = CounterMetricFamily("mainstem_auth_refused", "Without a good token.", labels=["reason"])
+        for reason, count in self._refused.items():
+            refused.add_metric([reason], count)
+        yield refused
 
     def _tables(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily("mainstem_table_lag_changes", "Sealed changes not in the table.", labels=["table"])

@@ -21,12 +21,14 @@ from litestar.types import ASGIApp
 from mainstem.app.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.gateway import Gateway
-from mainstem.app.pipeline import TOKEN_VARIABLE
+from mainstem.app.objectstore import spark_properties
+from mainstem.app.pipeline import STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
 from mainstem.runtime.descriptors import raise_descriptor_limit
+from mainstem.runtime.logs import RecentErrors, set_up_logging
 
 logger = logging.getLogger(__name__)
 
@@ -35,21 +37,22 @@ LISTEN_BACKLOG = 2048
 
 def serve(config: Config, data: Path) -> int:
     """Run until a signal says stop. The process's exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    recent = set_up_logging(config.logging.format, config.logging.level)
     check_exposure(config)
     raise_descriptor_limit()
     data.mkdir(parents=True, exist_ok=True)
-    uvloop.run(_serve(config, data.absolute()))
+    uvloop.run(_serve(config, data.absolute(), recent))
     return 0
 
 
-async def _serve(config: Config, data: Path) -> None:
+async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     listener = _listen(config.server.host, config.server.port)
     gateway = await Gateway.open(config, data)
+    gateway.observer.recent = recent
     url = _url(config.server, listener.getsockname()[1])
     app = gateway.app()
     server = _Server(app, data, url, config.server)
@@ -159,12 +162,14 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "breaker_failures": config.pipeline.breaker_failures,
                 "breaker_open_s": config.pipeline.breaker_open_s,
                 "tables": config.tables,
+                "logging": config.logging,
             }
         )
     )
     command = [sys.executable, "-m", "mainstem.app.pipeline", str(settings)]
-    # By the environment, which only we can read: neither a file nor the list of processes shows the token.
-    environment = {**os.environ, TOKEN_VARIABLE: token}
+    # By the environment, which only we can read: neither a file nor the list of processes shows the token or the keys.
+    store = msgspec.json.encode(spark_properties(config.catalog)).decode()
+    environment = {**os.environ, TOKEN_VARIABLE: token, STORE_VARIABLE: store}
     return Supervisor(command, log_path=folder / "pipeline.log", clock=SystemClock(), environment=environment)
 
 

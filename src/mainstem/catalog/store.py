@@ -16,10 +16,12 @@ from mainstem.model import LogPosition
 
 
 class Kind(StrEnum):
-    """What a name stands for. Tables and views share their names, so one cannot hide the other."""
+    """What a name stands for. All of them share their names, so one cannot hide the other."""
 
     TABLE = "table"
     VIEW = "view"
+    # A table of another format.
+    GENERIC = "generic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Pointer:
     snapshot_id: int | None
     covered: LogPosition
     kind: Kind = Kind.TABLE
+    # What is known of a table that has no metadata file.
+    details: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,19 @@ class Mark:
 CURRENT_MARK: ContextVar[Mark | None] = ContextVar("current_mark", default=None)
 
 
+class Watch(Protocol):
+    """Tells what other processes write to a store. For one thread at a time."""
+
+    def wait(self, timeout_s: float) -> list[TableIdent] | None:
+        """The names that others wrote to, as soon as there is one; none when the time is over. None: any name.
+
+        Raises `Overloaded` while the store cannot be reached; what was missed is made up for by the next answer.
+        """
+
+    def close(self) -> None:
+        """Stop watching. A `wait` after that begins anew, with any name."""
+
+
 class Store(Protocol):
     """The contract of every backend. Writes are durable when they return."""
 
@@ -83,7 +100,7 @@ class Store(Protocol):
         """Drop an empty namespace."""
 
     def entries(self, namespace: Namespace | None, kind: Kind) -> list[tuple[TableIdent, Pointer]]:
-        """The tables or views of one namespace, or (None) of all, sorted by name."""
+        """The names of one kind in one namespace, or (None) in all, sorted by name."""
 
     def entry(self, ident: TableIdent) -> Pointer | None:
         """Where a table or view stands, None if nothing has this name."""
@@ -105,6 +122,9 @@ class Store(Protocol):
 
     def remember(self, mark: Mark) -> None:
         """Keep the answer to a request that changed nothing."""
+
+    def watch(self) -> Watch | None:
+        """What others write; None where there are no others."""
 
     def close(self) -> None:
         """Release every resource."""

@@ -38,6 +38,9 @@ PREFIX = "/v1/"
 # Others have paths below the prefix too: how the catalog's go on.
 _ROOTS = wire.ROOTS | {TOKEN_PATH.partition("/")[0]}
 
+# The server's own configuration is changed at the path at which the catalog's is read, and read below it.
+_SERVER_CONFIG = "/v1/config"
+
 _logger = logging.getLogger(__name__)
 
 
@@ -124,7 +127,7 @@ def before(app: ASGIApp, door: CatalogDoor) -> ASGIApp:
     """An application whose catalog is reached without the framework, which takes several times as long as a load."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP and _is_ours(scope["path"]):
+        if scope["type"] == ScopeType.HTTP and _is_ours(scope["path"], scope["method"]):
             await door(scope, receive, send)
         else:
             await app(scope, receive, send)
@@ -132,9 +135,11 @@ def before(app: ASGIApp, door: CatalogDoor) -> ASGIApp:
     return serve
 
 
-def _is_ours(path: str) -> bool:
+def _is_ours(path: str, method: str) -> bool:
     if not path.startswith(PREFIX):
         return False
+    if path.startswith(_SERVER_CONFIG):
+        return path == _SERVER_CONFIG and method != "PATCH"
     end = path.find("/", len(PREFIX))
     return path[len(PREFIX) : end if end >= 0 else None] in _ROOTS
 

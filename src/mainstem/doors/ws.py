@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from litestar import WebSocket, websocket
@@ -94,6 +95,10 @@ class CdcDoor:
             self._sessions.discard(session)
             if not self._sessions:
                 self._empty.set()
+
+    def retune(self, *, connections_max: int) -> None:
+        """Another bound on connections; those that are open stay."""
+        self._settings = replace(self._settings, connections_max=connections_max)
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuse what is new, answer what is under way, close every connection. Whether all closed in time.

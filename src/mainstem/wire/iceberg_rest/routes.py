@@ -49,6 +49,11 @@ class Operation(StrEnum):
     COMMIT_VIEW = "commit-view"
     DROP_VIEW = "drop-view"
     RENAME_VIEW = "rename-view"
+    LIST_GENERIC_TABLES = "list-generic-tables"
+    CREATE_GENERIC_TABLE = "create-generic-table"
+    LOAD_GENERIC_TABLE = "load-generic-table"
+    UPDATE_GENERIC_TABLE = "update-generic-table"
+    DROP_GENERIC_TABLE = "drop-generic-table"
 
 
 class Call(NamedTuple):
@@ -94,6 +99,18 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/views/{view}", Operation.COMMIT_VIEW),
     ("DELETE", "namespaces/{namespace}/views/{view}", Operation.DROP_VIEW),
     ("POST", "views/rename", Operation.RENAME_VIEW),
+    # Not of the specification: tables of other formats, in the form that Apache Polaris gave them.
+    ("GET", "namespaces/{namespace}/generic-tables", Operation.LIST_GENERIC_TABLES),
+    ("POST", "namespaces/{namespace}/generic-tables", Operation.CREATE_GENERIC_TABLE),
+    ("GET", "namespaces/{namespace}/generic-tables/{table}", Operation.LOAD_GENERIC_TABLE),
+    ("POST", "namespaces/{namespace}/generic-tables/{table}", Operation.UPDATE_GENERIC_TABLE),
+    ("DELETE", "namespaces/{namespace}/generic-tables/{table}", Operation.DROP_GENERIC_TABLE),
+)
+
+# What DoLake calls two of them. They are served and not listed: Iceberg's clients would not know them.
+_OTHER_NAMES: tuple[tuple[str, str, Operation], ...] = (
+    ("PATCH", "namespaces/{namespace}/properties", Operation.UPDATE_NAMESPACE),
+    ("POST", "namespaces/{namespace}/tables/{table}/commits", Operation.COMMIT_TABLE),
 )
 
 # Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
@@ -104,7 +121,9 @@ ENDPOINTS: tuple[str, ...] = tuple(
 # How the paths of all operations start.
 ROOTS: frozenset[str] = frozenset(pattern.partition("/")[0] for _, pattern, _ in _ROUTES)
 
-_PARSED = tuple((method, tuple(pattern.split("/")), operation) for method, pattern, operation in _ROUTES)
+_PARSED = tuple(
+    (method, tuple(pattern.split("/")), operation) for method, pattern, operation in (*_ROUTES, *_OTHER_NAMES)
+)
 
 
 @lru_cache(CALLS_MAX)
@@ -122,7 +141,7 @@ def route(method: str, raw_path: str) -> Call | None:
 
 def methods(raw_path: str) -> list[str]:
     """The methods that a path has, sorted; none for a path that does not exist."""
-    return sorted({method for method, _, _ in _ROUTES if route(method, raw_path) is not None})
+    return sorted({method for method, _, _ in _PARSED if route(method, raw_path) is not None})
 
 
 def sign_path(namespace: tuple[str, ...], table: str) -> str:
