@@ -1,4 +1,4 @@
-"""One contract for every format that the pipeline writes, wherever it writes it: the same changes make the same tables."""
+"""One contract for every format that the pipeline writes, wherever it is: the same changes make the same tables."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,7 +72,7 @@ class DeltaWorld:
     def rows(self, table: str) -> Rows:
         uri = self._lake.storage.uri(self._lake.path(self.log.name(table)))
         found = self._reader.execute(f"SELECT * FROM delta_scan('{uri}') ORDER BY _key, _position").to_arrow_table()
-        return found.to_pylist()
+        return list(found.to_pylist())
 
     def versions(self, table: str) -> int | None:
         found = self._lake.load(self.log.name(table))

@@ -1,7 +1,7 @@
 """Delta tables as the pipeline's writer needs them: create, evolve, marks, append, replace by key. No Spark.
 
-What a table covers is kept as Delta's own transaction identifiers, in the same commit as the rows: they stay in the log's
-checkpoints for ever, and a second writer with the same marks loses.
+What a table covers is kept as Delta's own transaction identifiers, in the same commit as the rows: they stay in the
+log's checkpoints for ever, and a second writer with the same marks loses.
 """
 
 import json
@@ -158,7 +158,7 @@ class DeltaLakeTable:
         metadata = msgspec.structs.replace(
             self._state.metadata,
             schemaString=delta_schema(pa.schema(fields)).to_json(),
-            configuration=self._state.metadata.configuration | _properties(plan.columns, since),
+            configuration={**self._state.metadata.configuration, **_properties(plan.columns, since)},
         )
         rows = self._cast_rows(metadata, set(changed)) if changed and self._state.files else None
         dropped = tuple(self._state.files.values()) if rows is not None else ()
@@ -221,7 +221,7 @@ class DeltaLake:
         vectors: bool = False,
     ) -> DeltaLakeTable:
         """Create a table. Someone else may have been faster; then theirs is taken."""
-        properties = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
+        properties: dict[str, str] = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
         if vectors:
             properties |= {VECTORS: "true", **_properties(of_rows, {})}
         self.table(name).create(
@@ -238,7 +238,7 @@ def _stored(column: str) -> str:
     return column if column in _OWN else stored_name(column)
 
 
-def _properties(columns: Sequence[Column], since: Mapping[str, int]) -> dict[str, str | None]:
+def _properties(columns: Sequence[Column], since: Mapping[str, int]) -> dict[str, str]:
     types = {column.stored: str(column.type) for column in columns}
     return {
         TYPES_PROPERTY: json.dumps(types, sort_keys=True),

@@ -1,8 +1,8 @@
 """Carries the log into one logical table that is kept in Delta: its state, its history and its dead letters.
 
-The same passes as `tablewriter`, and the same rows: the merge rule is Spark's to apply (`merge`), and so is the reading of
-JSON. The rows of a pass, which is bounded, come to the driver in Arrow, and one commit of the driver's own puts them in
-place. Each of the three tables is filtered by its own mark, so that a pass may be repeated from any point.
+The same passes as `tablewriter`, and the same rows: the merge rule is Spark's to apply (`merge`), and so is the
+reading of JSON. The rows of a pass, which is bounded, come to the driver in Arrow, and one commit of the driver's own
+puts them in place. Each of the three tables is filtered by its own mark: a pass may be repeated from any point.
 """
 
 from collections.abc import Callable, Sequence
