@@ -5,7 +5,7 @@ log's checkpoints for ever, and a second writer with the same marks loses.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -194,9 +194,13 @@ class DeltaLakeTable:
 class DeltaLake:
     """The folder, or the bucket, of the pipeline's Delta tables."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, enter: Callable[[TableName, str], None] = lambda *_: None
+    ) -> None:
+        """`enter` is told of every table, and where it is, before it is used."""
         self.storage = storage
         self.clock = clock
+        self._enter = enter
 
     def path(self, name: TableName) -> str:
         """Where a table is, below the storage's root."""
@@ -209,7 +213,10 @@ class DeltaLake:
     def load(self, name: TableName) -> DeltaLakeTable | None:
         """The table at its newest version, or None where there is none."""
         log = DeltaLog(self.storage, self.path(name))
-        return DeltaLakeTable(self, name, log) if log.exists() else None
+        if not log.exists():
+            return None
+        self._enter(name, self.storage.uri(log.table))
+        return DeltaLakeTable(self, name, log)
 
     def create(
         self,

@@ -17,10 +17,12 @@ from typing import Any, TextIO
 
 from pyspark.sql import SparkSession
 
-from mainstem.model.errors import Conflict
+from mainstem.model.errors import Conflict, Invalid
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
-from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.carrier import Carrier, Writer
+from mainstem.pipeline.deltaplace import delta_lake
+from mainstem.pipeline.deltawriter import DeltaTableWriter
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
@@ -37,6 +39,7 @@ from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.lifetime import die_with_parent
+from mainstem.tables.settings import Format
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +97,14 @@ def _run(
 
         branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
 
-        def writer_for(name: TableName) -> TableWriter:
+        delta = delta_lake(settings, clock)
+
+        def writer_for(name: TableName) -> Writer:
             table = settings.table(name)
+            if table.format is Format.DELTA:
+                if delta is None:
+                    raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
+                return DeltaTableWriter(delta, spark, name, table, sql=sql)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
             return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns)
 
