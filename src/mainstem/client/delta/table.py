@@ -218,6 +218,8 @@ class DeltaTable:
                 partition_by=list(partition_by),
                 configuration=configuration,
                 storage_options=self.storage.options or None,
+                # Properties that are not Delta's are kept, as every other writer does.
+                raise_if_key_not_exists=False,
             )
 
     def add_columns(self, schema: pa.Schema, variants: Sequence[str] = ()) -> None:
