@@ -112,6 +112,7 @@ class DeltaTable:
         self._clock = clock or SystemClock()
         self._log = DeltaLog(self.storage, self.name)
         self._engine = engine_of(self.storage)
+        self._listeners: list[Callable[[int], object]] = []
 
     @property
     def uri(self) -> str:
@@ -407,6 +408,14 @@ class DeltaTable:
         rows = table_of(data, schema_of(self._state(expected_version).metadata))
         return self._append(rows, about, evolve=False, expected_version=expected_version)
 
+    def state(self) -> State:
+        """The newest version as the log has it."""
+        return self._log.newest()
+
+    def after_commit(self, listener: Callable[[int], object]) -> None:
+        """Call this with the version after every write of this object. An error of it is the caller's: the write is done."""
+        self._listeners.append(listener)
+
     def documents(self, rows: pa.Table, *more: str) -> list[dict[str, Any]]:
         """Rows in Arrow as documents; `more` are columns that the table does not have."""
         found = documents_of(rows.drop_columns(list(more)), schema_of(self._log.newest().metadata))
@@ -430,7 +439,10 @@ class DeltaTable:
         backoff = Backoff(wait_s_min=0.005, wait_s_max=0.5)
         for left in range(ATTEMPTS_MAX, 0, -1):
             try:
-                return attempt()
+                done = attempt()
+                for listener in self._listeners:
+                    listener(self.version)
+                return done
             except VersionMismatchError:
                 if once or left == 1:
                     raise
