@@ -61,12 +61,6 @@ class Dialect(Protocol):
     def child(self, node: str, name: str) -> str | None:
         """The named child of an object; None where the engine cannot say such a name."""
 
-    def scalar_at(self, column: str, path: tuple[str, ...]) -> tuple[str, str] | None:
-        """What JSON text has at a path of names, and a condition that it is there, and neither null nor nested.
-
-        None where the engine gains nothing by asking for it first.
-        """
-
     def item(self, node: str, index: int) -> str:
         """One element of an array."""
 
@@ -190,13 +184,6 @@ class DuckDb:
         # A JSON pointer: any name can be written in one. On an array it takes an index, as documents do.
         pointer = "/" + name.replace("~", "~0").replace("/", "~1")
         return None if "\x00" in name else f"json_extract({node}, {quoted(pointer)})"
-
-    def scalar_at(self, column: str, path: tuple[str, ...]) -> tuple[str, str] | None:
-        pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
-        if "\x00" in pointer:
-            return None
-        leaf = f"json_extract({column}, {quoted(pointer)})"
-        return leaf, f"json_type({leaf}) IN ('BIGINT', 'UBIGINT', 'DOUBLE', 'VARCHAR', 'BOOLEAN')"
 
     def item(self, node: str, index: int) -> str:
         return f"json_extract({node}, '$[{index}]')"
@@ -355,10 +342,6 @@ class Spark:
         if name.isascii() and name.isdigit() and len(name) < 9:
             return f"COALESCE({found}, {self.item(node, int(name))})"
         return found
-
-    def scalar_at(self, column: str, path: tuple[str, ...]) -> tuple[str, str] | None:
-        del column, path
-        return None
 
     def item(self, node: str, index: int) -> str:
         return f"try_variant_get({node}, '$[{index}]', 'variant')"

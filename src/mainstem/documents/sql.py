@@ -143,27 +143,9 @@ class _Compiler:
         tests = NodeTests(self, extended=column.kind is Kind.EXTENDED_JSON)
         root = self.dialect.list_of(self.dialect.node(self.dialect.identifier(name)))
         try:
-            anywhere = self._reached(tests, root, rest, field.test, upper=upper)
-            return self._scalar_first(tests, name, rest, field.test, anywhere, upper=upper)
+            return self._reached(tests, root, rest, field.test, upper=upper)
         except Unsayable:
             return self.approximate(constant(True), is_upper=upper)
-
-    def _scalar_first(
-        self, tests: NodeTests, name: str, rest: Path, test: Test, anywhere: Sql, *, upper: bool
-    ) -> Sql:
-        """Most paths lead through objects to one scalar, which is found many times faster than by looking everywhere.
-
-        A path of names cannot lead through an array, so that what it leads to is then all that there is.
-        """
-        if tests.extended or not rest or any(is_index(part) for part in rest):
-            return anywhere
-        found = self.dialect.scalar_at(self.dialect.identifier(name), rest)
-        if found is None:
-            return anywhere
-        leaf, is_scalar = found
-        direct = tests.test(leaf, test, upper=upper)
-        text = f"CASE WHEN {is_scalar} THEN {direct.text} ELSE {anywhere.text} END"
-        return Sql(text, (*direct.parameters, *anywhere.parameters))
 
     def _typed(self, name: str, column: Column, test: Test, *, upper: bool) -> Sql:
         expression = self.dialect.identifier(name)
