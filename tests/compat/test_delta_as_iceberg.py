@@ -1,5 +1,6 @@
 """An append-only Delta table, read by Iceberg engines through our catalog, without a second copy of its rows."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,13 @@ from mainstem.client import connect_duckdb
 from mainstem.client.delta import DeltaTable, create_storage
 from mainstem.client.delta.iceberg import IcebergMirror
 from mainstem.model.errors import Invalid
+from tests.compat.catalog_server import Server
+
+
+@pytest.fixture
+def catalog_url(tmp_path: Path) -> Iterator[str]:
+    with Server(tmp_path / "catalog", str(tmp_path / "warehouse")) as server:
+        yield server.url
 
 
 def files_in(folder: Path) -> set[Path]:
@@ -32,9 +40,8 @@ def test_every_commit_is_seen_by_iceberg_engines(tmp_path: Path, catalog_url: st
 
     expected = [{"_id": str(n), "n": n, "late": "x" if n == 4 else None} for n in range(1, 5)]
     assert seen() == expected
-    assert connect_duckdb(catalog_url).execute("SELECT _id, n, late FROM lake.shop.events ORDER BY _id").fetchall() == [
-        tuple(row[name] for name in ("_id", "n", "late")) for row in expected
-    ]
+    told = connect_duckdb(catalog_url).execute("SELECT _id, n, late FROM lake.shop.events ORDER BY _id").fetchall()
+    assert told == [tuple(row[name] for name in ("_id", "n", "late")) for row in expected]
     snapshots = len(catalog.load_table("shop.events").snapshots())
     assert mirror.refresh() == table.version
     assert len(catalog.load_table("shop.events").snapshots()) == snapshots
