@@ -9,6 +9,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ def _queries(report: Report, table: DeltaTable, rows: int) -> None:
     opened = table.delta_rs()
     repeat = 5 if rows <= LARGE_ROWS else 3
     for name, filter, in_duckdb, in_delta_rs, skips in questions:
-        ours_s, count = _median_s(lambda filter=filter: table.query_arrow(filter).num_rows, repeat)
+        ours_s, count = _median_s(partial(_ours, table, filter), repeat)
         sql = f"SELECT * FROM delta_scan('{table.uri}') WHERE {in_duckdb}"
-        peers = {"duckdb": _median_s(lambda sql=sql: reader.execute(sql).to_arrow_table().num_rows, repeat)}
+        peers = {"duckdb": _median_s(partial(_duckdb, reader, sql), repeat)}
         if in_delta_rs is not None:
-            peers["delta-rs"] = _median_s(lambda where=in_delta_rs: _scanned(opened, where), repeat)
+            peers["delta-rs"] = _median_s(partial(_scanned, opened, in_delta_rs), repeat)
         assert all(found == count for _, found in peers.values()), (name, count, peers)
         best, (best_s, _) = min(peers.items(), key=lambda item: item[1][0])
         found = table.find(filter).statistics
@@ -119,6 +120,14 @@ def _queries(report: Report, table: DeltaTable, rows: int) -> None:
             ),
         )  # fmt: skip
     reader.close()
+
+
+def _ours(table: DeltaTable, filter: dict[str, Any]) -> int:
+    return int(table.query_arrow(filter).num_rows)
+
+
+def _duckdb(reader: duckdb.DuckDBPyConnection, sql: str) -> int:
+    return int(reader.execute(sql).to_arrow_table().num_rows)
 
 
 def _scanned(opened: deltalake.DeltaTable, where: str) -> int:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def run(place: Place, folder: Path, *, rounds: int, kills: int, vectors: bool) -
     running = {writer: start(writer, 0) for writer in range(WRITERS)}
     killed: Counter[int] = Counter()
     for victim in rng.sample(range(WRITERS), kills):
-        _until(lambda victim=victim: told[victim].exists() and told[victim].stat().st_size > 0)
+        _until(partial(_has_told, told[victim]))
         process = running[victim]
         if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
@@ -84,6 +85,10 @@ def judge(place: Place, told: list[Path], killed: Counter[int]) -> None:
     unacknowledged = [name for name in value if name.startswith("row-") and name not in acknowledged]
     assert len(unacknowledged) <= killed.total()
     assert value["shared"] == sum(value[name] for name in value if name.startswith("counter-"))
+
+
+def _has_told(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _until(reached: Callable[[], bool]) -> None:

@@ -10,14 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mainstem.admission import Rates
 from mainstem.doors.sync_access import Caller
 from mainstem.doors.sync_answers import close_of
-from mainstem.doors.sync_http import Receive, Send, asked_of, viewer_of
+from mainstem.doors.sync_frames import Frame, writer_of
+from mainstem.doors.sync_http import Receive, asked_of, viewer_of
+from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Denied, MainstemError, Overloaded
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import Close, SyncPush, decode_request, join_response
+from mainstem.wire.sync import Close, SyncPush, decode_request, join_response, split_push
 from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
 
 CONNECTIONS_MAX = 10_000
@@ -31,8 +34,11 @@ _logger = logging.getLogger(__name__)
 class SyncSockets:
     """All WebSockets of the sync door."""
 
-    def __init__(self, service: SyncService, clock: Clock, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, service: SyncService, rates: Rates, clock: Clock, *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
         self._service = service
+        self._rates = rates
         self._clock = clock
         self._connections_max = connections_max
         self._rounds: dict[str, _Rounds] = {}
@@ -58,6 +64,8 @@ class SyncSockets:
                 raise Denied("no such route")
             asked.caller.check_gateway(asked.gateway)
             self._check_room()
+            client = scope.get("client")
+            meter = self._rates.connect(client[0] if client else "")
         except MainstemError as error:
             code, reason = close_of(error)
             await _close(send, code, reason)
@@ -72,6 +80,7 @@ class SyncSockets:
         try:
             await connection.run(receive)
         finally:
+            self._rates.leave(meter)
             self._connections.discard(connection)
             if not self._connections:
                 self._empty.set()
@@ -120,35 +129,44 @@ class _Rounds:
     def _run(self) -> None:
         self._due = None
         began_s = self._clock.monotonic_s()
-        frames: dict[object, tuple[bytes, LogPosition | None] | None] = {}
+        frames: dict[object, tuple[Frame | None, LogPosition | None]] = {}
         for connection in self.connections:
-            told = connection.told
-            if told is None or told >= self._service.newest:
+            told, covered = connection.told, connection.covered
+            if told is None or covered >= self._service.newest:
                 continue
             if connection.is_full:
                 connection.broadcast(*self._gap())
                 continue
-            key = (told, self._service.view_key(self._gateway, connection.viewer))
+            key = (told, covered, self._service.view_key(self._gateway, connection.viewer))
             if key not in frames:
-                frames[key] = self._frame(told, connection.viewer)
-            frame = frames[key]
+                frames[key] = self._frame(told, covered, connection.viewer)
+            frame, cursor = frames[key]
             if frame is not None:
-                connection.broadcast(*frame)
+                connection.broadcast(frame, cursor)
+            elif cursor is not None:
+                connection.covered = cursor
         now_s = self._clock.monotonic_s()
         self._not_before_s = now_s + (now_s - began_s)
 
-    def _frame(self, told: LogPosition, viewer: Viewer) -> tuple[bytes, LogPosition | None] | None:
-        reply = self._service.arrived(self._gateway, viewer, told, BROADCAST_DELTAS_MAX)
+    def _frame(
+        self, told: LogPosition, covered: LogPosition, viewer: Viewer
+    ) -> tuple[Frame | None, LogPosition | None]:
+        """The next broadcast and the cursor after it; no bytes where nothing that arrived is for this viewer."""
+        try:
+            reply = self._service.arrived(self._gateway, viewer, covered, BROADCAST_DELTAS_MAX)
+        except MainstemError:
+            # Whatever it is: the pull that the gap brings about is told.
+            return self._gap()
         if reply is None or reply.has_more:
             return self._gap()
         if not reply.encoded:
-            return None
-        return BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told), reply.cursor
+            return None, reply.cursor
+        return Frame.of(BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told)), reply.cursor
 
-    def _gap(self) -> tuple[bytes, None]:
+    def _gap(self) -> tuple[Frame, None]:
         """The end of a chain: a broadcast that does not begin where the client stands makes it pull."""
         newest = self._service.newest
-        return BROADCAST_TAG + join_response([], newest, False, newest), None
+        return Frame.of(BROADCAST_TAG + join_response([], newest, False, newest)), None
 
 
 class _Connection:
@@ -171,21 +189,27 @@ class _Connection:
         self._send = send
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
+        self._sending = False
+        self._write_now = writer_of(send)
         self._wake = asyncio.Event()
         self._ended: tuple[int, str] | None = None
         self.viewer = viewer
         # The cursor that the chain has come to; None while there is no chain.
         self.told: LogPosition | None = None
+        # How far arrivals were looked at: what was not for this client moves this, and not the chain.
+        self.covered = NOWHERE
 
     @property
     def is_full(self) -> bool:
         """Whether the client reads more slowly than there is to tell."""
         return self._outbox_bytes > OUTBOX_BYTES_MAX
 
-    def broadcast(self, frame: bytes, cursor: LogPosition | None) -> None:
+    def broadcast(self, frame: Frame, cursor: LogPosition | None) -> None:
         """Send a frame that continues the chain; without a cursor it ends it."""
         self.told = cursor
-        self._put(frame)
+        self.covered = cursor or self.covered
+        if self._outbox or self._sending or not self._write_now(frame.framed):
+            self._put(frame.payload)
 
     def end(self, code: int, reason: str) -> None:
         """Close after what waits was sent."""
@@ -231,7 +255,7 @@ class _Connection:
         message = decode_request(data)
         if isinstance(message, SyncPush):
             self._caller.check_push(message)
-            arrival = await self._service.push(self._gateway, message)
+            arrival = await self._service.push(self._gateway, message, split_push(data[1:]))
             self._put(join_response([], arrival))
             return
         if message.client_id:
@@ -241,7 +265,7 @@ class _Connection:
         reply = await self._service.pull(self._gateway, self.viewer, message.since_hlc, message.max_deltas)
         self._put(join_response(reply.encoded, reply.cursor, reply.has_more, message.since_hlc))
         if not reply.has_more:
-            self.told = reply.cursor
+            self.told = self.covered = reply.cursor
             if self._service.newest > reply.cursor:
                 self._on_behind()
 
@@ -259,7 +283,9 @@ class _Connection:
         while True:
             while self._outbox:
                 frame = self._outbox.popleft()
+                self._sending = True
                 await self._send({"type": "websocket.send", "bytes": frame})
+                self._sending = False
                 self._outbox_bytes -= len(frame)
             if self._ended is not None:
                 if self._ended[0]:

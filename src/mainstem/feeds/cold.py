@@ -20,7 +20,7 @@ from mainstem.feeds.seen import Identified
 from mainstem.log import Log, SegmentInfo
 from mainstem.log.expand import Expander
 from mainstem.log.frames import Frame
-from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.errors import Conflict
 from mainstem.model.position import LogPosition
 
 _READ = ("position", "hlc", "table", "op", "key", "columns", "source", "id")
@@ -47,25 +47,6 @@ class History(Protocol):
         ...
 
 
-class NoHistory:
-    """Where there are no tables: whatever the log dropped is gone."""
-
-    async def page(
-        self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int
-    ) -> Sequence[StoredChange]:
-        """Refuse: there is nothing to read."""
-        del namespace, limit
-        raise Invalid(f"the cursor is too old. expected=at least {through} got={after}", reason="cursor_expired")
-
-
-    async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
-        """Nothing."""
-        del through
-        nothing: tuple[list[Identified], ...] = ()
-        for found in nothing:
-            yield found
-
-
 class ColdFeed:
     """Arrivals by position, however old."""
 
@@ -90,6 +71,9 @@ class ColdFeed:
                 if self._log.segments()[:1] != kept[:1]:
                     # Segments were dropped meanwhile: what they held is in the tables by now.
                     continue
+            # Of one moment, without a wait between them: a seal would take changes from the tail into a segment, and
+            # they would be in neither.
+            kept = self._log.segments()
             wanted = [
                 segment
                 for segment in kept
@@ -108,6 +92,9 @@ class ColdFeed:
     async def identified(self, after: LogPosition) -> AsyncIterator[list[Identified]]:
         """Every change past a position that has an id, of every namespace. For a start: nothing is dropped yet."""
         kept = self._log.segments()
+        # Of the same moment as the segments: a log that was just opened begins to seal at once, and what it takes out
+        # of the tail would be in neither.
+        tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
         first = kept[0].first if kept else LogPosition(self._log.sealed + 1)
         if after + 1 < first:
             async for found in self._history.identified(LogPosition(first - 1)):
@@ -115,7 +102,6 @@ class ColdFeed:
         for segment in kept:
             if segment.last > after:
                 yield await asyncio.to_thread(_identified_in_segment, segment, after)
-        tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
         yield await asyncio.to_thread(_identified_in_frames, tail)
 
     def _read(

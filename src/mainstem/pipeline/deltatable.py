@@ -242,7 +242,7 @@ class DeltaLake:
 
 
 def _stored(column: str) -> str:
-    return column if column in _OWN else stored_name(column)
+    return column if column.startswith("_") else stored_name(column)
 
 
 def _properties(columns: Sequence[Column], since: Mapping[str, int]) -> dict[str, str]:

@@ -39,7 +39,7 @@ from mainstem.tables.layout import (
     SOURCE,
     STATE_COLUMNS,
 )
-from mainstem.tables.settings import TableSettings
+from mainstem.tables.settings import TableSettings, Transform
 from mainstem.tables.types import STRING, VARIANT, ColumnType, Kind
 
 # Rows of one pass: they are all on the driver at once.
@@ -100,7 +100,9 @@ class DeltaTableWriter:
 
     def _write(self, run: TableSlice) -> None:
         state = self._state() if self._settings.state else None
-        history = self._log_table(self._name.history, HISTORY_COLUMNS) if self._settings.history else None
+        history = None
+        if self._settings.history:
+            history = self._log_table(self._name.history, HISTORY_COLUMNS, self._settings.history_partition or ())
         rows = read_segments(self._spark, run.paths)
         plan = self._evolve(state, run) if state is not None else plan_evolution((), {}, self._settings)
         if run.errors or _may_not_fit(plan):
@@ -207,12 +209,14 @@ class DeltaTableWriter:
             self._name,
             [*fields, *STATE_COLUMNS],
             of_rows=columns,
-            partition=self._settings.partition,
+            partition=self._settings.partition or (),
             vectors=True,
         )
 
-    def _log_table(self, name: TableName, columns: Sequence[tuple[str, ColumnType]]) -> DeltaLakeTable:
-        return self._lake.load(name) or self._lake.create(name, columns)
+    def _log_table(
+        self, name: TableName, columns: Sequence[tuple[str, ColumnType]], partition: Sequence[Transform] = ()
+    ) -> DeltaLakeTable:
+        return self._lake.load(name) or self._lake.create(name, columns, partition=partition)
 
     def _tidy(self, table: DeltaLakeTable) -> None:
         """Put small files together, and remove those that no version within the retention needs."""

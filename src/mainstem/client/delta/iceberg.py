@@ -3,8 +3,8 @@
     mirror = IcebergMirror(table, "http://127.0.0.1:8181", "shop.events")
     table.after_commit(mirror.refresh)
 
-Nothing is copied. The Iceberg table finds columns by their names, since Delta's files carry no field ids, and each of its
-snapshots says which Delta version it shows. A refresh that is repeated, or that runs twice at once, changes nothing.
+Nothing is copied. The Iceberg table finds columns by their names, since Delta's files carry no field ids, and each of
+its snapshots says which Delta version it shows. A refresh that is repeated, or runs twice at once, changes nothing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,14 @@ _NAME_MAPPING = "schema.name-mapping.default"
 class IcebergMirror:
     """Shows one Delta table as an Iceberg table of a REST catalog."""
 
-    def __init__(self, table: DeltaTable, url: str, identifier: str, *, warehouse: str = "lake", **properties: str) -> None:
+    def __init__(
+        self, table: DeltaTable, url: str, identifier: str, *, warehouse: str = "lake", **properties: str
+    ) -> None:
         """`identifier` is namespace and name; `properties` are those of pyiceberg's catalog, such as a token."""
         from pyiceberg.catalog import load_catalog
 
-        storage = {name.replace("aws_", "s3.").replace("_", "-"): value for name, value in table.storage.options.items()}
+        options = table.storage.options
+        storage = {name.replace("aws_", "s3.").replace("_", "-"): value for name, value in options.items()}
         settings = {"type": "rest", "uri": url, "warehouse": warehouse, **storage, **properties}
         self._catalog = load_catalog("mainstem", **settings)
         self._table = table
