@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks import (
     catalog,
     compaction,
+    delta,
     endtoend,
     fairness,
     freshness,

@@ -125,7 +125,8 @@ def variants(spark: SparkSession, path: str) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` (n INT, v VARIANT) USING delta")
     spark.sql(
         f"""INSERT INTO delta.`{path}` SELECT n, parse_json(j) FROM VALUES
-        (1, '{{"a": [1, 2.5, null], "b": {{"c": "x"}}}}'), (2, '"text"'), (3, '[]'), (4, '12345678901'), (5, CAST(NULL AS STRING)), (6, 'true') AS t(n, j)"""
+        (1, '{{"a": [1, 2.5, null], "b": {{"c": "x"}}}}'), (2, '"text"'),
+        (3, '[]'), (4, '12345678901'), (5, CAST(NULL AS STRING)), (6, 'true') AS t(n, j)"""
     )
 
 

@@ -413,7 +413,7 @@ class DeltaTable:
         return self._log.newest()
 
     def after_commit(self, listener: Callable[[int], object]) -> None:
-        """Call this with the version after every write of this object. An error of it is the caller's: the write is done."""
+        """Call this with the version after every write of this object. An error of it does not undo the write."""
         self._listeners.append(listener)
 
     def documents(self, rows: pa.Table, *more: str) -> list[dict[str, Any]]:
