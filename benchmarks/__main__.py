@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, endtoend, fairness, freshness, idle, ingest, start, upserts
+from benchmarks import catalog, endtoend, fairness, first_sync, freshness, idle, ingest, start, upserts
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -18,6 +18,7 @@ SECTIONS = {
     "catalog": catalog,
     "fairness": fairness,
     "idle": idle,
+    "first-sync": first_sync,
 }
 
 
