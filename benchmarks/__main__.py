@@ -6,7 +6,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, endtoend, fairness, first_sync, freshness, idle, ingest, start, upserts
+from benchmarks import (
+    catalog,
+    compaction,
+    endtoend,
+    fairness,
+    first_sync,
+    freshness,
+    idle,
+    ingest,
+    queries,
+    start,
+    sync,
+    upserts,
+)
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -16,8 +29,11 @@ SECTIONS = {
     "endtoend": endtoend,
     "freshness": freshness,
     "catalog": catalog,
+    "queries": queries,
+    "compaction": compaction,
     "fairness": fairness,
     "idle": idle,
+    "sync": sync,
     "first-sync": first_sync,
 }
 

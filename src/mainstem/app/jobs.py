@@ -21,6 +21,8 @@ ATTEMPTS_MAX = 3
 QUEUED_MAX = 1_000
 ENDED_KEPT_MAX = 500
 _RETRY_AFTER_S = 30.0
+# A pipeline that has not asked for so long, and has nothing in hand, is not there.
+_AWAY_S = 60.0
 
 
 class Jobs:
@@ -39,6 +41,7 @@ class Jobs:
         jobs = [msgspec.json.decode(document, type=Job) for (document,) in rows]
         self._jobs: OrderedDict[str, Job] = OrderedDict((job.id, job) for job in jobs)
         self._worker: str | None = None
+        self._asked_s: float | None = None
         self._changed = asyncio.Condition()
 
     def close(self) -> None:
@@ -78,6 +81,7 @@ class Jobs:
 
     async def take(self, worker: str, wait_s: float) -> Job | None:
         """The next job for a pipeline; None where none came up in time. A new worker means that the last one died."""
+        self._asked_s = self._clock.monotonic_s()
         if worker != self._worker:
             self._worker = worker
             await self._requeue()
@@ -123,7 +127,9 @@ class Jobs:
         return job
 
     async def wait(self, job_id: str, timeout_s: float) -> Job:
-        """The job once it has ended, or as it is when the time is over."""
+        """The job once it has ended, or as it is when the time is over, or at once where nobody would do it."""
+        if not self._is_attended():
+            return self.get(job_id)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 while self.get(job_id).state not in ENDED:
@@ -131,6 +137,11 @@ class Jobs:
         except TimeoutError:
             pass
         return self.get(job_id)
+
+    def _is_attended(self) -> bool:
+        if any(job.state is JobState.RUNNING for job in self._jobs.values()):
+            return True
+        return self._asked_s is not None and self._clock.monotonic_s() - self._asked_s < _AWAY_S
 
     def _next(self) -> Job | None:
         running = {job.table for job in self._jobs.values() if job.state is JobState.RUNNING}

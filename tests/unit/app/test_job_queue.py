@@ -86,3 +86,17 @@ async def test_the_queue_and_the_memory_of_it_are_bounded(tmp_path: Path, monkey
     for each in jobs.all():
         await jobs.cancel(each.id)
     assert len(jobs.all()) == 2
+
+
+async def test_nobody_waits_for_a_pipeline_that_is_not_there(tmp_path: Path) -> None:
+    clock = ManualClock()
+    jobs = Jobs(tmp_path / "jobs.db", clock)
+    asked = await jobs.submit(job("a"))
+    # A minute would be the test's own limit.
+    assert (await jobs.wait(asked.id, 600)).state is JobState.QUEUED
+    assert await jobs.take("w", 0.1) is not None
+    await jobs.tell(asked.id, JobNews(state=JobState.DONE))
+    assert (await jobs.wait(asked.id, 600)).state is JobState.DONE
+    clock.advance(61)
+    other = await jobs.submit(job("b"))
+    assert (await jobs.wait(other.id, 600)).state is JobState.QUEUED
