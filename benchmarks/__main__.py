@@ -11,7 +11,6 @@ from benchmarks import (
     compaction,
     endtoend,
     fairness,
-    first_sync,
     freshness,
     idle,
     ingest,
@@ -34,7 +33,6 @@ SECTIONS = {
     "fairness": fairness,
     "idle": idle,
     "sync": sync,
-    "first-sync": first_sync,
 }
 
 
