@@ -6,7 +6,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, endtoend, fairness, freshness, idle, ingest, start, sync, upserts
+from benchmarks import (
+    catalog,
+    compaction,
+    delta,
+    endtoend,
+    fairness,
+    freshness,
+    idle,
+    ingest,
+    queries,
+    start,
+    sync,
+    upserts,
+)
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -16,6 +29,9 @@ SECTIONS = {
     "endtoend": endtoend,
     "freshness": freshness,
     "catalog": catalog,
+    "delta": delta,
+    "queries": queries,
+    "compaction": compaction,
     "fairness": fairness,
     "idle": idle,
     "sync": sync,
