@@ -44,6 +44,16 @@ def local_path(location: str) -> str | None:
     return None
 
 
+def text_of(value: str) -> str:
+    """A string in SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 def text_list(values: Iterable[str]) -> str:
     """A list of strings in SQL."""
-    return "[" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + "]"
+    return "[" + ", ".join(map(text_of, values)) + "]"
+
+
+def name_of(column: str) -> str:
+    """An identifier in SQL."""
+    return '"' + column.replace('"', '""') + '"'

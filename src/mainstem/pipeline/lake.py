@@ -97,13 +97,21 @@ class LakeTable:
             append.set(name, value)
         commit(append)
 
-    def columns(self) -> tuple[Column, ...]:
-        """The rows' own columns of a state table."""
+    def field_ids(self) -> dict[str, int]:
+        """Iceberg's id of each column, in the schema's order."""
+        return {field["name"]: int(field["id"]) for field in self._fields()}
+
+    def _fields(self) -> list[dict[str, Any]]:
         # As JSON in one call: a call per field would take longer than the commit.
         schema = json.loads(self.lake.jvm.org.apache.iceberg.SchemaParser.toJson(self.java.schema()))
+        fields: list[dict[str, Any]] = schema["fields"]
+        return fields
+
+    def columns(self) -> tuple[Column, ...]:
+        """The rows' own columns of a state table."""
         fields = [
             (field["name"], ColumnType(str(field["type"]).replace(" ", "")))
-            for field in schema["fields"]
+            for field in self._fields()
             if field["name"] not in _OWN_STATE_COLUMNS
         ]
         return columns_of(fields, json.loads(self.property(KINDS_PROPERTY) or "{}"))

@@ -21,6 +21,7 @@ from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.carrier import Carrier
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.progress import Progress, Reporter
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
@@ -80,11 +81,15 @@ def _run(
     ):
 
         branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
+        driver = DriverPass(sql, row_delta, settings.driver_rows_max)
 
         def writer_for(name: TableName) -> TableWriter:
             table = settings.table(name)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
-            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs)
+            on_driver = driver if table.format_version == 2 else None
+            return TableWriter(
+                lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, driver=on_driver
+            )
 
         if not folder.list():
             # Whoever has work to do warms up by doing it.

@@ -29,6 +29,8 @@ class PipelineSettings:
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
     trigger_s: float = 0.1
     parallel_tables: int = 4
+    # Passes of up to so many changes are written on the driver, without a Spark job. 0: Spark writes everything.
+    driver_rows_max: int = 4_000_000
     # Leave when standard input ends: whoever holds its other end is gone.
     tied_to_stdin: bool = True
     # More properties of the catalog and of Spark, for what has no setting of its own.

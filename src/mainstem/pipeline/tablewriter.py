@@ -9,13 +9,14 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.pipeline.changes import as_dead_letters, as_history, is_checked, judged, of_table, read_segments
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.keys import as_frame, keys_of_rows, keys_of_segments
 from mainstem.pipeline.lake import Lake, LakeTable, Marks
 from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
@@ -55,6 +56,7 @@ class TableWriter:
         upsert: Upsert,
         sql: DriverSql,
         side_jobs: Executor,
+        driver: DriverPass | None = None,
     ) -> None:
         self._lake = lake
         self._sql = sql
@@ -63,6 +65,8 @@ class TableWriter:
         self._upsert = upsert
         # Where the history is written while this thread writes the state.
         self._side_jobs = side_jobs
+        # Takes what needs no Spark job; None leaves everything to Spark.
+        self._driver = driver
 
     def covered(self) -> LogPosition:
         """What the table holds: the less of its state and its history."""
@@ -102,12 +106,12 @@ class TableWriter:
     def _write(self, run: TableSlice) -> None:
         state = self._state() if self._settings.state else None
         history = self._log_table(self._name.history, HISTORY_COLUMNS) if self._settings.history else None
-        rows = read_segments(self._lake.spark, run.paths)
         plan = self._evolve(state, run) if state is not None else plan_evolution((), {}, self._settings)
+        rows = _Rows(self._lake.spark, run)
         if run.errors or _may_not_fit(plan):
-            rows = judged(rows, plan.columns, plan.refused)
-            self._write_dead_letters(rows, run)
-            rows = rows.where("error IS NULL")
+            rows.judge(plan)
+            self._write_dead_letters(rows.spark, run)
+            rows.drop_errors()
         if state is None:
             assert history is not None
             self._write_history(history, rows, run)
@@ -117,7 +121,7 @@ class TableWriter:
             self._write_both(state, history, rows, run, plan)
 
     def _write_both(
-        self, state: LakeTable, history: LakeTable, rows: DataFrame, run: TableSlice, plan: Evolution
+        self, state: LakeTable, history: LakeTable, rows: "_Rows", run: TableSlice, plan: Evolution
     ) -> None:
         if history.marks().position < state.marks().position:
             # A crash left the history behind. The state looks for deletes in it, so it comes first.
@@ -131,7 +135,7 @@ class TableWriter:
         if failure is not None:
             raise failure
 
-    def _write_history(self, history: LakeTable, rows: DataFrame, run: TableSlice) -> None:
+    def _write_history(self, history: LakeTable, rows: "_Rows", run: TableSlice) -> None:
         before = history.marks()
         if before.position >= run.last:
             return
@@ -139,7 +143,10 @@ class TableWriter:
         if run.count == run.errors:
             history.mark(after)
             return
-        append(history, as_history(of_table(rows, self._name, run.past(before.position))), after)
+        past = run.past(before.position)
+        driver = self._driver_for(rows, run)
+        if driver is None or not driver.append_history(history, run, past, after):
+            append(history, as_history(of_table(rows.spark, self._name, past)), after)
 
     def _write_dead_letters(self, rows: DataFrame, run: TableSlice) -> None:
         existing = self._lake.load(self._name.dead_letters)
@@ -153,7 +160,7 @@ class TableWriter:
         append(table, as_dead_letters(letters), _advanced(before, run))
 
     def _write_state(
-        self, state: LakeTable, history: LakeTable | None, rows: DataFrame, run: TableSlice, plan: Evolution
+        self, state: LakeTable, history: LakeTable | None, rows: "_Rows", run: TableSlice, plan: Evolution
     ) -> None:
         before = state.marks()
         if before.position >= run.last:
@@ -163,11 +170,17 @@ class TableWriter:
             # Only dead letters, or only deletes and empty rows for a table that never had a column.
             state.mark(after)
             return
-        changes = of_table(rows, self._name, run.past(before.position))
-        keys = None if _may_not_fit(plan) else keys_of_segments(self._sql, run, before.position)
+        past = run.past(before.position)
+        keys = None if rows.judged else keys_of_segments(self._sql, run, before.position)
+        is_simple = self._is_simple(run, plan.columns, before)
+        driver = self._driver_for(rows, run)
+        on_driver = driver is not None and keys is not None and is_simple
+        if on_driver and driver.replace_whole_rows(state, keys, run, past, plan.columns, after):
+            return
+        changes = of_table(rows.spark, self._name, past)
         if keys is None:
             keys = keys_of_rows(changes)
-        if self._is_simple(run, plan.columns, before):
+        if is_simple:
             new_rows = latest_rows(changes, as_frame(self._lake.spark, keys, POSITION), plan.columns)
         else:
             every_key = as_frame(self._lake.spark, keys, KEY)
@@ -175,6 +188,11 @@ class TableWriter:
             old_rows = self._lake.spark.table(state.identifier).join(every_key, KEY, "left_semi")
             new_rows = merged_rows(changes, old_rows, earlier, plan.columns, state.columns_since())
         self._upsert.apply(state, keys, new_rows, after)
+
+    def _driver_for(self, rows: "_Rows", run: TableSlice) -> DriverPass | None:
+        """The way without Spark, where it may be tried: rows that Spark judged exist in Spark alone."""
+        driver = self._driver
+        return driver if driver is not None and not rows.judged and driver.takes(run) else None
 
     def _is_simple(self, run: TableSlice, columns: Sequence[Column], before: Marks) -> bool:
         """Whether every row is whole and newer than all before: then the last row per key is the new row."""
@@ -213,6 +231,33 @@ class TableWriter:
 
     def _log_table(self, name: TableName, columns: Sequence[tuple[str, ColumnType]]) -> LakeTable:
         return self._lake.load(name) or self._lake.create(name, columns, log_properties(self._settings))
+
+
+class _Rows:
+    """The slice's rows as Spark reads them, made when first asked for: most passes have no need of them."""
+
+    def __init__(self, spark: SparkSession, run: TableSlice) -> None:
+        self._session = spark
+        self._run = run
+        self._frame: DataFrame | None = None
+        # Whether columns were looked at one by one: then the segments alone do not tell which rows are good.
+        self.judged = False
+
+    @property
+    def spark(self) -> DataFrame:
+        """The frame."""
+        if self._frame is None:
+            self._frame = read_segments(self._session, self._run.paths)
+        return self._frame
+
+    def judge(self, plan: Evolution) -> None:
+        """Let Spark say of every row whether it fits."""
+        self._frame = judged(self.spark, plan.columns, plan.refused)
+        self.judged = _may_not_fit(plan)
+
+    def drop_errors(self) -> None:
+        """Keep what fits."""
+        self._frame = self.spark.where("error IS NULL")
 
 
 def _may_not_fit(plan: Evolution) -> bool:
