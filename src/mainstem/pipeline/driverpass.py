@@ -1,27 +1,34 @@
-"""A pass without a Spark job: DuckDB on the driver reads the segments and writes the files, Iceberg commits them.
+"""A pass without a Spark job: DuckDB on the driver reads the segments and writes the files, one call commits them.
 
 A Spark job costs half a second before it reads its first row, and several times DuckDB's time per row after that. For
-what one machine does in a second or two it is the wrong tool; for what is large, elsewhere, partitioned or of types
+what one machine does in a second or two it is the wrong tool; for what is large, elsewhere, partitioned, or of types
 that only Spark reads, it stays the only one. Both ways keep the same rule: the marks are in the commit of the rows.
+
+Every method may decline. It has then written nothing, or only what the marks let the next attempt see.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
-from mainstem.pipeline.datafiles import takes_files, write_file
+from mainstem.pipeline.changes import may_not_fit
+from mainstem.pipeline.datafiles import write_rows
 from mainstem.pipeline.driver_sql import DriverSql, local_path, text_list, text_of
-from mainstem.pipeline.lake import LakeTable, Marks, commit
+from mainstem.pipeline.keys import keys_of_segments
+from mainstem.pipeline.lake import Marks
+from mainstem.pipeline.lookup import DRIVER_ROWS_MAX, LiveFiles, places_on_driver
 from mainstem.pipeline.merge import DELETE
-from mainstem.pipeline.plainrows import are_plain, typed_rows
-from mainstem.pipeline.rowdelta import RowDeltaUpsert
+from mainstem.pipeline.plainrows import are_plain, are_whole_and_newer, typed_rows
+from mainstem.pipeline.quickcatalog import QuickCatalog, QuickTable
+from mainstem.pipeline.quickcommit import QuickCommits, new_data_location
 from mainstem.pipeline.segments import TableSlice
-from mainstem.tables.evolution import Column
+from mainstem.tables.evolution import Evolution, plan_evolution
 from mainstem.tables.layout import POSITION
+from mainstem.tables.settings import TableSettings
 
 _HISTORY = (
     "position AS _position, hlc AS _hlc, op AS _op, key AS _key, columns AS _columns, before AS _before,"
@@ -31,65 +38,126 @@ _HISTORY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class DriverPass:
-    """Writes what is small enough. `rows_max` is the largest slice that it takes; more is Spark's."""
+    """Writes what is small enough: slices of up to `rows_max` changes. More is Spark's."""
 
-    sql: DriverSql
-    upsert: RowDeltaUpsert
-    rows_max: int
+    def __init__(
+        self, sql: DriverSql, catalog: QuickCatalog, commits: QuickCommits, side_jobs: Executor, rows_max: int
+    ) -> None:
+        self._sql = sql
+        self._catalog = catalog
+        self._commits = commits
+        # Where the history is written while the caller's thread writes the state.
+        self._side_jobs = side_jobs
+        self._rows_max = rows_max
 
-    def takes(self, run: TableSlice) -> bool:
-        """Whether the slice is small enough and on this machine."""
-        return run.count <= self.rows_max and all(local_path(path) is not None for path in run.paths)
+    def marks(self, name: TableName) -> Marks:
+        """The marks of a physical table, from memory where it is known; none where it does not exist."""
+        table = self._catalog.table(name)
+        return Marks() if table is None else table.marks()
 
-    def append_history(self, history: LakeTable, run: TableSlice, after: LogPosition | None, marks: Marks) -> bool:
-        """Append the changes past `after` as they came, and say so; False where the table is not for this way."""
-        if not takes_files(history):
+    def forget(self, name: TableName) -> None:
+        """Somebody else wrote to this logical table."""
+        self._catalog.forget(name, name.history)
+
+    def write(self, run: TableSlice, settings: TableSettings) -> bool:
+        """Write a slice into its state and history. False: tables, schema or rows need more than this."""
+        if run.errors or not self._takes(run):
             return False
-        file = write_file(self.sql, history, f"SELECT {_HISTORY} FROM ({_changes(run, after)})")
-        append = history.java.newFastAppend() if file is None else history.java.newAppend().appendFile(file)
-        for name, value in marks.summary().items():
-            append.set(name, value)
-        commit(append)
+        state = self._suited(run.table) if settings.state else None
+        history = self._suited(run.table.history) if settings.history else None
+        if (settings.state and state is None) or (settings.history and history is None):
+            return False
+        if state is None:
+            return history is not None and self.append_history(run)
+        before = state.marks()
+        seen = run.columns if before.position < run.last else {}
+        plan = plan_evolution(state.columns(), seen, settings)
+        if plan.touches_schema or not self._can_replace(state, run, plan, before):
+            return False
+        if history is None:
+            return self.replace_rows(run, plan)
+        beside = self._side_jobs.submit(self.append_history, run)
+        try:
+            is_written = self.replace_rows(run, plan)
+        finally:
+            # Never leave a writer running behind a failure: the next attempt would race it.
+            failure = beside.exception()
+        if failure is not None:
+            raise failure
+        return is_written and beside.result()
+
+    def append_history(self, run: TableSlice) -> bool:
+        """Append the changes as they came."""
+        history = self._suited(run.table.history) if self._takes(run) else None
+        if history is None:
+            return False
+        before = history.marks()
+        if before.position < run.last:
+            query = f"SELECT {_HISTORY} FROM ({_changes(run, before.position)})"
+            self._commit(history, query, {}, None, before.advanced(run.last, run.hlc_max))
         return True
 
-    def replace_whole_rows(
-        self,
-        state: LakeTable,
-        keys: pa.Table,
-        run: TableSlice,
-        after: LogPosition | None,
-        columns: Sequence[Column],
-        marks: Marks,
-    ) -> bool:
-        """Put each key's last row in place of its old one; False where Spark has to do it, and nothing is written."""
-        if not takes_files(state) or not are_plain(columns, run.columns):
+    def replace_rows(self, run: TableSlice, plan: Evolution) -> bool:
+        """Put each key's last row in place of its old one."""
+        state = self._suited(run.table) if self._takes(run) else None
+        if state is None:
+            return False
+        before = state.marks()
+        if before.position >= run.last:
+            return True
+        if not self._can_replace(state, run, plan, before):
+            return False
+        keys = keys_of_segments(self._sql, run, before.position)
+        files = self._commits.live_files(state)
+        if keys is None or files.only_spark or files.rows > DRIVER_ROWS_MAX:
             return False
         upserts = (
-            f"SELECT * FROM ({_changes(run, after)}) c"
+            f"SELECT * FROM ({_changes(run, before.position)}) c"
             f" SEMI JOIN batch_keys k ON c.position = k.{POSITION} WHERE c.op <> {text_of(DELETE)}"
         )
+        query = typed_rows(upserts, plan.columns)
+        marks = before.advanced(run.last, run.hlc_max)
         try:
-            file = write_file(self.sql, state, typed_rows(upserts, columns), {"batch_keys": keys})
+            self._commit(state, query, {"batch_keys": keys}, files, marks)
         except (duckdb.InvalidInputException, duckdb.ConversionException):
             # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
             return False
-        self.upsert.replace(state, keys, [] if file is None else [file], marks)
         return True
 
+    def _commit(
+        self, table: QuickTable, query: str, tables: dict[str, pa.Table], old: LiveFiles | None, marks: Marks
+    ) -> None:
+        """Commit a query's rows, in place of the old ones of `batch_keys` where there are old files."""
+        location = new_data_location(table)
+        path = Path(local_path(location) or "")
+        is_written = write_rows(self._sql, path, table.field_ids(), query, tables)
+        added = [self._commits.data_file(table, location, path)] if is_written else []
+        deletes = []
+        if old is not None:
+            places = places_on_driver(self._sql, table.key_id, old, tables["batch_keys"])
+            deletes = [self._commits.delete_file(table, places)] if places.num_rows else []
+        self._commits.commit(table, added, deletes, marks)
 
-def _changes(run: TableSlice, after: LogPosition | None) -> str:
+    def _takes(self, run: TableSlice) -> bool:
+        return run.count <= self._rows_max and all(local_path(path) is not None for path in run.paths)
+
+    def _suited(self, name: TableName) -> QuickTable | None:
+        table = self._catalog.table(name)
+        return table if table is not None and table.is_plain and local_path(new_data_location(table)) else None
+
+    def _can_replace(self, state: QuickTable, run: TableSlice, plan: Evolution, before: Marks) -> bool:
+        if before.position >= run.last:
+            return True
+        is_readable = bool(plan.columns) and not may_not_fit(plan) and are_plain(plan.columns, run.columns)
+        return is_readable and are_whole_and_newer(run, plan.columns, before)
+
+
+def _changes(run: TableSlice, after: LogPosition) -> str:
     """The table's rows of the slice past a position, without those that the sealer refused."""
-    condition = _of_table(run.table)
-    if after is not None:
-        condition += f" AND position > {int(after)}"
     paths = text_list(path for path in map(local_path, run.paths) if path)
     return (
         f"SELECT * FROM read_parquet({paths}, hive_partitioning = false)"
-        f" WHERE {condition} AND position <= {int(run.last)} AND error IS NULL"
+        f' WHERE namespace = {text_of(run.table.namespace)} AND "table" = {text_of(run.table.table)}'
+        f" AND position > {int(after)} AND position <= {int(run.last)} AND error IS NULL"
     )
-
-
-def _of_table(table: TableName) -> str:
-    return f'namespace = {text_of(table.namespace)} AND "table" = {text_of(table.table)}'

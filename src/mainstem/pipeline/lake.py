@@ -41,6 +41,10 @@ class Marks:
     position: LogPosition = NOWHERE
     hlc_max: int = 0
 
+    def advanced(self, position: LogPosition, hlc_max: int) -> "Marks":
+        """The marks after changes up to a position, with clocks up to another."""
+        return Marks(position, max(self.hlc_max, hlc_max))
+
     def options(self) -> dict[str, str]:
         """As options of a Spark write, which puts them into the commit's snapshot summary."""
         return {f"snapshot-property.{name}": value for name, value in self.summary().items()}
@@ -97,21 +101,13 @@ class LakeTable:
             append.set(name, value)
         commit(append)
 
-    def field_ids(self) -> dict[str, int]:
-        """Iceberg's id of each column, in the schema's order."""
-        return {field["name"]: int(field["id"]) for field in self._fields()}
-
-    def _fields(self) -> list[dict[str, Any]]:
-        # As JSON in one call: a call per field would take longer than the commit.
-        schema = json.loads(self.lake.jvm.org.apache.iceberg.SchemaParser.toJson(self.java.schema()))
-        fields: list[dict[str, Any]] = schema["fields"]
-        return fields
-
     def columns(self) -> tuple[Column, ...]:
         """The rows' own columns of a state table."""
+        # As JSON in one call: a call per field would take longer than the commit.
+        schema = json.loads(self.lake.jvm.org.apache.iceberg.SchemaParser.toJson(self.java.schema()))
         fields = [
             (field["name"], ColumnType(str(field["type"]).replace(" ", "")))
-            for field in self._fields()
+            for field in schema["fields"]
             if field["name"] not in _OWN_STATE_COLUMNS
         ]
         return columns_of(fields, json.loads(self.property(KINDS_PROPERTY) or "{}"))

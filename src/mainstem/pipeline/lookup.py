@@ -65,14 +65,16 @@ def find_places(sql: DriverSql, table: LakeTable, files: LiveFiles, keys: pa.Tab
         return PLACES_SCHEMA.empty_table()
     if files.only_spark or files.rows > DRIVER_ROWS_MAX:
         return _find_with_spark(table, keys)
-    return _find_on_driver(sql, table, files, keys)
+    return places_on_driver(sql, int(table.java.schema().findField(KEY).fieldId()), files, keys)
 
 
-def _find_on_driver(sql: DriverSql, table: LakeTable, files: LiveFiles, keys: pa.Table) -> pa.Table:
+def places_on_driver(sql: DriverSql, key_id: int, files: LiveFiles, keys: pa.Table) -> pa.Table:
+    """The same with DuckDB, where all files are on this machine. `key_id` is Iceberg's id of the key column."""
+    if not files.data or keys.num_rows == 0:
+        return PLACES_SCHEMA.empty_table()
     location_by_path = {local_path(location): location for location in files.data}
     paths = text_list(path for path in location_by_path if path)
     # By field id, as Iceberg reads: files of one table may have different columns.
-    key_id = int(table.java.schema().findField(KEY).fieldId())
     schema = f"MAP {{{key_id}: {{name: '{KEY}', type: 'VARCHAR', default_value: NULL}}}}"
     query = (
         f"SELECT l.location AS file_path, f.file_row_number AS pos"

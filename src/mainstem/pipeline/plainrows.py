@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from mainstem.pipeline.driver_sql import name_of, text_of
+from mainstem.pipeline.lake import Marks
+from mainstem.pipeline.segments import TableSlice, clocks_are_ordered
 from mainstem.tables.evolution import Column
 from mainstem.tables.layout import CLOCKS, HLC, KEY, POSITION, SOURCE, STATE_COLUMNS
 from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, ColumnType, Kind
@@ -37,6 +39,12 @@ def are_plain(columns: Sequence[Column], seen: Mapping[str, frozenset[str]]) -> 
     return len({name.lower() for name in names}) == len(names) and len({c.name.lower() for c in columns}) == len(
         columns
     )
+
+
+def are_whole_and_newer(run: TableSlice, columns: Sequence[Column], before: Marks) -> bool:
+    """Whether every row is whole and newer than all before: then the last row per key is the new row."""
+    whole = run.always >= {column.name for column in columns}
+    return whole and run.hlc_min > before.hlc_max and clocks_are_ordered(run)
 
 
 def typed_rows(changes: str, columns: Sequence[Column]) -> str:

@@ -1,9 +1,8 @@
 """An upsert as one Iceberg RowDelta: new data files and position deletes in a single commit.
 
-Where the new rows are Spark's (`apply`), it writes them through Iceberg's own writer into a staged snapshot, which no
-reader sees; at the same time the old rows' places are looked up. One transaction then adds the files and the deletes to
-main and drops the staged snapshot. Where the files are there already (`replace`), it is one plain commit. The cost
-follows the batch; of the table only the key column is read.
+Spark writes the new rows through Iceberg's own writer into a staged snapshot, which no reader sees; at the same time
+the old rows' places are looked up. One transaction then adds the files and the deletes to main and drops the staged
+snapshot. Its cost follows the batch; of the table only the key column is read.
 
 Position deletes are format version 2. Version 3 wants deletion vectors: such tables go the `BranchUpsert` way.
 """
@@ -11,7 +10,6 @@ Position deletes are format version 2. Version 3 wants deletion vectors: such ta
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from mainstem.model.errors import Conflict, OutcomeUnknown
 from mainstem.model.names import TableName
-from mainstem.pipeline.driver_sql import DriverSql, local_path
+from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.lake import STAGE_ID, LakeTable, Marks, commit
 from mainstem.pipeline.lookup import LiveFiles, find_places, live_files
 from mainstem.pipeline.upsert import append
@@ -61,29 +59,14 @@ class RowDeltaUpsert:
         if table.snapshot_id != files.snapshot_id:
             raise Conflict(f"main moved during an upsert. table={table.name} expected={files.snapshot_id}")
         staged = _staged_snapshot(table, marks)
-        self._commit(table, files, _added_files(table, staged), places, marks, staged)
-
-    def replace(self, table: LakeTable, keys: pa.Table, added: list[Any], marks: Marks) -> None:
-        """Replace the keys' rows by those of data files that are written already, in one commit."""
-        files = self._current_files(table)
-        self._commit(table, files, added, find_places(self._sql, table, files, keys), marks)
-
-    def _commit(
-        self,
-        table: LakeTable,
-        files: LiveFiles,
-        added: list[Any],
-        places: pa.Table,
-        marks: Marks,
-        staged: Any = None,
-    ) -> None:
+        added = _added_files(table, staged)
         deletes = _write_deletes(table, files, places)
         self._files.pop(table.name, None)
         _commit(table, files, staged=staged, added=added, deletes=deletes, places=places, marks=marks)
+        table.refresh()
         for file in added:
             files.add(file.location(), file, file.recordCount())
         files.deletes += [delete.location() for delete in deletes]
-        # The answer to the commit brought the new metadata along.
         files.snapshot_id = table.snapshot_id
         self._files[table.name] = files
 
@@ -134,7 +117,14 @@ def _write_delete_file(table: LakeTable, like: Any, places: pa.Table) -> Any:
     """Write a position delete file for the partition of a data file."""
     jvm = table.lake.jvm
     location = table.java.locationProvider().newDataLocation(f"{uuid.uuid4()}-deletes.parquet")
-    size_bytes = _store(table, location, places.cast(_DELETE_SCHEMA))
+    sink = pa.BufferOutputStream()
+    pq.write_table(places.cast(_DELETE_SCHEMA), sink, compression="zstd")
+    content = sink.getvalue().to_pybytes()
+    stream = table.java.io().newOutputFile(location).create()
+    try:
+        stream.write(content)
+    finally:
+        stream.close()
     spec = table.java.specs().get(like.specId())
     metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(
         table.java.io().newInputFile(location), jvm.org.apache.iceberg.MetricsConfig.forPositionDelete()
@@ -144,29 +134,12 @@ def _write_delete_file(table: LakeTable, like: Any, places: pa.Table) -> Any:
         .ofPositionDeletes()
         .withPath(location)
         .withFormat("PARQUET")
-        .withFileSizeInBytes(size_bytes)
+        .withFileSizeInBytes(len(content))
         .withMetrics(metrics)
     )
     if spec.isPartitioned():
         builder = builder.withPartition(like.partition())
     return builder.build()
-
-
-def _store(table: LakeTable, location: str, rows: pa.Table) -> int:
-    """Write a Parquet file; returns its size."""
-    if path := local_path(location):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path, compression="zstd")
-        return Path(path).stat().st_size
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd")
-    content = sink.getvalue().to_pybytes()
-    stream = table.java.io().newOutputFile(location).create()
-    try:
-        stream.write(content)
-    finally:
-        stream.close()
-    return len(content)
 
 
 def _commit(
@@ -179,8 +152,8 @@ def _commit(
     places: pa.Table,
     marks: Marks,
 ) -> None:
-    transaction = None if staged is None else table.java.newTransaction()
-    delta = (transaction or table.java).newRowDelta()
+    transaction = table.java.newTransaction()
+    delta = transaction.newRowDelta()
     for file in added:
         delta.addRows(file)
     for delete in deletes:
@@ -195,8 +168,6 @@ def _commit(
     for name, value in marks.summary().items():
         delta.set(name, value)
     commit(delta)
-    if transaction is None:
-        return
     # The staged snapshot's files live on in main; nothing is to be cleaned up, and nothing else to be expired.
     expire = transaction.expireSnapshots().expireSnapshotId(staged.snapshotId()).expireOlderThan(0)
     commit(expire.cleanExpiredFiles(False))

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +24,8 @@ from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.progress import Progress, Reporter
+from mainstem.pipeline.quickcatalog import QuickCatalog
+from mainstem.pipeline.quickcommit import QuickCommits
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
 from mainstem.pipeline.session import SessionSettings, build_session, join_session
@@ -81,7 +83,7 @@ def _run(
     ):
 
         branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
-        driver = DriverPass(sql, row_delta, settings.driver_rows_max)
+        driver = _driver_pass(settings, sql, side_jobs, clock)
 
         def writer_for(name: TableName) -> TableWriter:
             table = settings.table(name)
@@ -112,6 +114,16 @@ def _run(
             watchdog.start()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
+
+
+def _driver_pass(
+    settings: PipelineSettings, sql: DriverSql, side_jobs: Executor, clock: Clock
+) -> DriverPass | None:
+    """The way without Spark jobs, unless it is switched off or the catalog asks for a login that only Java knows."""
+    catalog = QuickCatalog.of(settings.catalog_uri, settings.warehouse, settings.catalog_properties)
+    if catalog is None or not settings.driver_rows_max:
+        return None
+    return DriverPass(sql, catalog, QuickCommits(catalog, clock), side_jobs, settings.driver_rows_max)
 
 
 def _session(settings: PipelineSettings) -> SparkSession:
