@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from mainstem.log.expand import Expander, Rows
 from mainstem.log.frames import Buffer
-from mainstem.log.shapes import LONG_MAX, LONG_MIN, Shape
+from mainstem.log.shapes import LONG_MAX, LONG_MIN
 from mainstem.model.batch import BatchHeader
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
@@ -25,10 +25,13 @@ from mainstem.model.position import LogPosition
 
 VERSION = 1
 FOOTER_KEY = b"mainstem"
-ROW_GROUP_ROWS = 131_072
+# So small that a segment of one large batch is read on several cores.
+ROW_GROUP_ROWS = 16_384
 # A batch with so many rows of a table becomes Arrow at once; fewer wait until they are so many together.
 _CHUNK_ROWS_MIN = 64
 _CHUNK_ROWS = 16_384
+# Rows are judged when there are so many.
+_JUDGED_ROWS = 32_768
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
 
@@ -147,7 +150,7 @@ class SegmentBuilder:
     """Collects the rows of batches, in log order, and writes them as one file."""
 
     def __init__(self) -> None:
-        self._expander = Expander()
+        self._expander = Expander(judges_later=True)
         self._tables: dict[TableName, _TableBuilder] = {}
         self._first = self._last = LogPosition(0)
         self._arrival_min_ms = self._arrival_max_ms = 0
@@ -166,9 +169,7 @@ class SegmentBuilder:
         for rows in expanded:
             builder = self._tables.get(rows.table)
             if builder is None:
-                builder = self._tables[rows.table] = _TableBuilder(
-                    rows.table, self._expander.shape(rows.table)
-                )
+                builder = self._tables[rows.table] = _TableBuilder(rows.table, self._expander)
             builder.add(header, rows)
 
     def write(self, path: Path) -> Footer:
@@ -200,9 +201,9 @@ class SegmentBuilder:
 class _TableBuilder:
     """The rows of one table, as Arrow; small batches wait as lists until they are worth a chunk."""
 
-    def __init__(self, name: TableName, shape: Shape) -> None:
+    def __init__(self, name: TableName, expander: Expander) -> None:
         self._name = name
-        self._shape = shape
+        self._expander = expander
         self._first = LogPosition(0)
         self._last = LogPosition(0)
         self._count = self._errors = self._deletes = 0
@@ -210,6 +211,9 @@ class _TableBuilder:
         self._chunks: list[pa.RecordBatch] = []
         self._waiting: dict[str, list[Any]] = {}
         self._waiting_rows = 0
+        # Which chunks are still to be judged, and how many rows they have.
+        self._unjudged: list[int] = []
+        self._unjudged_rows = 0
 
     def add(self, header: BatchHeader, rows: Rows) -> None:
         size = len(rows.ops)
@@ -217,6 +221,11 @@ class _TableBuilder:
         if size >= _CHUNK_ROWS_MIN:
             self._flush()
             self._chunks.append(self._chunk(_arrays(header, rows, size), size))
+            if rows.unjudged is not None:
+                self._unjudged.append(len(self._chunks) - 1)
+                self._unjudged_rows += size
+            if self._unjudged_rows >= _JUDGED_ROWS:
+                self._judge()
             return
         for name, values in _lists(header, rows, size).items():
             self._waiting.setdefault(name, []).extend(values)
@@ -248,7 +257,27 @@ class _TableBuilder:
         arrays["table"] = pa.repeat(pa.scalar(self._name.table, pa.string()), size)
         return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
+    def _judge(self) -> None:
+        """Let the rows be judged that came without a judgement since the last time."""
+        numbers, self._unjudged, self._unjudged_rows = self._unjudged, [], 0
+        if not numbers:
+            return
+        columns = pa.concat_arrays([self._chunks[number].column("columns") for number in numbers])
+        errors = self._expander.judge(self._name, columns)
+        self._errors += len(errors)
+        offset = 0
+        for number in numbers if errors else ():
+            chunk = self._chunks[number]
+            reasons = [errors.get(offset + index) for index in range(len(chunk))]
+            self._chunks[number] = chunk.set_column(
+                SCHEMA.names.index("error"), SCHEMA.field("error"), pa.array(reasons, pa.string())
+            )
+            offset += len(chunk)
+
     def summary(self) -> TableSlice:
+        self._flush()
+        self._judge()
+        shape = self._expander.shape(self._name)
         return TableSlice(
             first=self._first,
             last=self._last,
@@ -257,8 +286,8 @@ class _TableBuilder:
             hlc_min=Hlc(self._hlc_min),
             hlc_max=Hlc(self._hlc_max),
             deletes=self._deletes,
-            columns=self._shape.columns,
-            always=self._shape.always,
+            columns=shape.columns,
+            always=shape.always,
         )
 
     def arrow(self) -> pa.Table:
@@ -291,19 +320,26 @@ def _arrays(header: BatchHeader, rows: Rows, size: int) -> dict[str, pa.Array]:
     return {
         "position": _array("position", rows.positions),
         "hlc": _array("hlc", rows.hlcs),
-        "op": _array("op", rows.ops),
+        "op": _text_array(rows.ops),
         "key": _array("key", rows.keys),
-        "columns": _array("columns", rows.columns),
-        "before": _array("before", rows.before),
+        "columns": _array("columns", rows.columns) if rows.unjudged is None else rows.unjudged,
+        "before": _text_array(rows.before),
         "source": pa.repeat(pa.scalar(header.source, pa.string()), size),
         "batch_sequence": pa.repeat(pa.scalar(header.sequence, pa.int64()), size),
         "sequence": _array("sequence", rows.sequences),
         "id": pa.nulls(size, pa.string()) if rows.ids is None else _array("id", rows.ids),
         "source_time_ms": _array("source_time_ms", rows.source_times_ms),
         "arrival_ms": pa.repeat(pa.scalar(header.arrival_ms, pa.int64()), size),
-        "metadata": _array("metadata", rows.metadata),
+        "metadata": _text_array(rows.metadata),
         "error": pa.nulls(size, pa.string()) if rows.errors is None else _array("error", rows.errors),
     }
+
+
+def _text_array(values: list[Any]) -> pa.Array:
+    """Texts that are mostly one and the same, or not there."""
+    if values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
+    return pa.array(values, pa.string())
 
 
 def _array(name: str, values: Sequence[Any]) -> pa.Array:

@@ -12,22 +12,23 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
 
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.pipeline.changes import may_not_fit
 from mainstem.pipeline.datafiles import write_rows
 from mainstem.pipeline.driver_sql import DriverSql, local_path, text_list, text_of
-from mainstem.pipeline.keys import keys_of_segments
 from mainstem.pipeline.lake import Marks
-from mainstem.pipeline.lookup import DRIVER_ROWS_MAX, LiveFiles, places_on_driver
+from mainstem.pipeline.lookup import DRIVER_ROWS_MAX
 from mainstem.pipeline.merge import DELETE
+from mainstem.pipeline.places import Finder
 from mainstem.pipeline.plainrows import are_plain, are_whole_and_newer, typed_rows
 from mainstem.pipeline.quickcatalog import QuickCatalog, QuickTable
 from mainstem.pipeline.quickcommit import QuickCommits, new_data_location
 from mainstem.pipeline.segments import TableSlice
 from mainstem.tables.evolution import Evolution, plan_evolution
-from mainstem.tables.layout import POSITION
+from mainstem.tables.layout import KEY, POSITION
 from mainstem.tables.settings import TableSettings
 
 _HISTORY = (
@@ -45,9 +46,10 @@ class DriverPass:
         self, sql: DriverSql, catalog: QuickCatalog, commits: QuickCommits, side_jobs: Executor, rows_max: int
     ) -> None:
         self._sql = sql
+        self._finder = Finder(sql)
         self._catalog = catalog
         self._commits = commits
-        # Where the history is written while the caller's thread writes the state.
+        # Where the history is written, and old rows are looked up, while the caller's thread writes the state.
         self._side_jobs = side_jobs
         self._rows_max = rows_max
 
@@ -94,8 +96,8 @@ class DriverPass:
             return False
         before = history.marks()
         if before.position < run.last:
-            query = f"SELECT {_HISTORY} FROM ({_changes(run, before.position)})"
-            self._commit(history, query, {}, None, before.advanced(run.last, run.hlc_max))
+            added = self._write(history, f"SELECT {_HISTORY} FROM ({_changes(run, before.position)})", {})
+            self._commits.commit(history, added, [], before.advanced(run.last, run.hlc_max))
         return True
 
     def replace_rows(self, run: TableSlice, plan: Evolution) -> bool:
@@ -108,36 +110,47 @@ class DriverPass:
             return True
         if not self._can_replace(state, run, plan, before):
             return False
-        keys = keys_of_segments(self._sql, run, before.position)
         files = self._commits.live_files(state)
-        if keys is None or files.only_spark or files.rows > DRIVER_ROWS_MAX:
+        if files.only_spark or files.rows > DRIVER_ROWS_MAX:
             return False
-        upserts = (
-            f"SELECT * FROM ({_changes(run, before.position)}) c"
-            f" SEMI JOIN batch_keys k ON c.position = k.{POSITION} WHERE c.op <> {text_of(DELETE)}"
-        )
-        query = typed_rows(upserts, plan.columns)
-        marks = before.advanced(run.last, run.hlc_max)
+        index = self._finder.take(state, files)
+        keys = self._keys(run, before.position)
+        finding = self._side_jobs.submit(self._finder.find, state, files, index, keys)
         try:
-            self._commit(state, query, {"batch_keys": keys}, files, marks)
+            added = self._write(state, self._upserts(run, before.position, plan), {"batch_keys": keys})
         except (duckdb.InvalidInputException, duckdb.ConversionException):
             # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
             return False
+        finally:
+            finding.exception()
+        places = finding.result()
+        deletes = [self._commits.delete_file(state, places)] if places.num_rows else []
+        after = self._commits.commit(state, added, deletes, before.advanced(run.last, run.hlc_max))
+        if index is not None:
+            self._finder.moved(index, keys, added[0].file_path if added else None)
+            self._finder.keep(run.table, after.snapshot_id, index)
         return True
 
-    def _commit(
-        self, table: QuickTable, query: str, tables: dict[str, pa.Table], old: LiveFiles | None, marks: Marks
-    ) -> None:
-        """Commit a query's rows, in place of the old ones of `batch_keys` where there are old files."""
+    def _upserts(self, run: TableSlice, after: LogPosition, plan: Evolution) -> str:
+        upserts = (
+            f"SELECT * FROM ({_changes(run, after)}) c"
+            f" SEMI JOIN batch_keys k ON c.position = k.{POSITION} WHERE c.op <> {text_of(DELETE)}"
+        )
+        return typed_rows(upserts, plan.columns)
+
+    def _keys(self, run: TableSlice, after: LogPosition) -> pa.Table:
+        """The keys of the slice, each with its hashes and the position of its last change."""
+        last = f"SELECT key AS {KEY}, max(position) AS {POSITION} FROM ({_changes(run, after)}) GROUP BY key"
+        with self._sql.cursor() as cursor:
+            return cursor.execute(f"SELECT *, {self._finder.hashes_of(KEY)} FROM ({last})").to_arrow_table()
+
+    def _write(self, table: QuickTable, query: str, tables: dict[str, pa.Table]) -> list[DataFile]:
+        """A query's rows as a data file of the table's; none where there are no rows."""
         location = new_data_location(table)
         path = Path(local_path(location) or "")
-        is_written = write_rows(self._sql, path, table.field_ids(), query, tables)
-        added = [self._commits.data_file(table, location, path)] if is_written else []
-        deletes = []
-        if old is not None:
-            places = places_on_driver(self._sql, table.key_id, old, tables["batch_keys"])
-            deletes = [self._commits.delete_file(table, places)] if places.num_rows else []
-        self._commits.commit(table, added, deletes, marks)
+        if not write_rows(self._sql, path, table.field_ids(), query, tables):
+            return []
+        return [self._commits.data_file(table, location, path)]
 
     def _takes(self, run: TableSlice) -> bool:
         return run.count <= self._rows_max and all(local_path(path) is not None for path in run.paths)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
@@ -119,9 +118,9 @@ class QuickCommits:
         location = new_data_location(table, "-deletes")
         path = _path(location)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(places.cast(DELETE_SCHEMA), path, compression="zstd")
-        # Whole, so that a reader can tell which data files it is not about.
-        bounds = pc.min_max(places["file_path"]).as_py()
+        pq.write_table(places.cast(DELETE_SCHEMA), path, compression="zstd", store_schema=False)
+        # Whole, so that a reader can tell which data files it is not about. The places are sorted.
+        first, last = (places["file_path"][row].as_py().encode() for row in (0, -1))
         return DataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
             file_path=location,
@@ -129,8 +128,8 @@ class QuickCommits:
             partition=Record(),
             record_count=places.num_rows,
             file_size_in_bytes=path.stat().st_size,
-            lower_bounds={_PATH_ID: bounds["min"].encode()},
-            upper_bounds={_PATH_ID: bounds["max"].encode()},
+            lower_bounds={_PATH_ID: first},
+            upper_bounds={_PATH_ID: last},
             spec_id=table.metadata["default-spec-id"],
         )
 

@@ -1,5 +1,6 @@
 """A Spark session for the whole run, a catalog per test, and segments written as the log's sealer writes them."""
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -11,15 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from mainstem.app.config import Config, PipelineConfig, ServerConfig
+from mainstem.app.process import ServerProcess
 from mainstem.model import Change, Operation, TableName
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.lake import Lake
+from mainstem.pipeline.quickcatalog import QuickCatalog
+from mainstem.pipeline.quickcommit import QuickCommits
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import Segment, SegmentFolder
 from mainstem.pipeline.session import join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
+from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+
+SERVED_CATALOG = "served"
 
 _SCHEMA = pa.schema(
     [
@@ -156,13 +165,22 @@ class Log:
 class Bench(Log):
     """One namespace of the lake, a folder of segments, and writers between them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, namespace: str, side_jobs: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        namespace: str,
+        side_jobs: ThreadPoolExecutor,
+        catalog_url: str | None = None,
+    ) -> None:
         super().__init__(folder, namespace)
         self.spark = spark
-        self.lake = Lake(spark)
+        self.catalog = "lake" if catalog_url is None else SERVED_CATALOG
+        self.lake = Lake(spark, self.catalog)
         self.side_jobs = side_jobs
         self._sql = DriverSql()
         self.row_delta = RowDeltaUpsert(self._sql, side_jobs)
+        self._catalog_url = catalog_url
 
     def segments(self) -> tuple[Segment, ...]:
         """What is sealed."""
@@ -177,6 +195,8 @@ class Bench(Log):
     ) -> TableWriter:
         """A writer, as if the process had just started."""
         default: Upsert = BranchUpsert() if settings.format_version == 3 else self.row_delta
+        # Whoever asks for a way to upsert means that way.
+        driver = None if upsert is not None or settings.format_version == 3 else self.driver()
         return TableWriter(
             self.lake,
             self.name(table),
@@ -184,7 +204,15 @@ class Bench(Log):
             upsert=upsert or default,
             sql=self._sql,
             side_jobs=side_jobs or self.side_jobs,
+            driver=driver,
         )
+
+    def driver(self) -> DriverPass | None:
+        """The way without Spark jobs, as if the process had just started; None where the catalog is not served."""
+        if self._catalog_url is None:
+            return None
+        catalog = QuickCatalog(self._catalog_url, "lake", {})
+        return DriverPass(self._sql, catalog, QuickCommits(catalog, SystemClock()), self.side_jobs, 4_000_000)
 
     def catch_up(self, table: str = "orders", **more: Any) -> int:
         """Carry every segment into a table."""
@@ -209,12 +237,29 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "segments", "default")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def served_catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real catalog over HTTP, which the session knows too."""
+    config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
+    server = ServerProcess(tmp_path_factory.mktemp("served"), config)
+    asyncio.run(server.start())
+    name = f"spark.sql.catalog.{SERVED_CATALOG}"
+    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in {"type": "rest", "uri": server.url, "warehouse": "lake"}.items():
+        spark.conf.set(f"{name}.{key}", value)
+    yield server.url
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(params=["spark", "driver"])
 def bench(
-    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, side_jobs: ThreadPoolExecutor
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    side_jobs: ThreadPoolExecutor,
+    served_catalog: str,
 ) -> Bench:
-    """Everything a test of the pipeline needs, in a namespace of its own."""
+    """Everything a test of the pipeline needs, in a namespace of its own: once by Spark alone, once as it is served."""
     namespace = "n_" + "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())[:80]
-    return Bench(spark, tmp_path / "segments", namespace, side_jobs)
-
-
+    url = served_catalog if request.param == "driver" else None
+    return Bench(spark, tmp_path / "segments", namespace, side_jobs, url)
