@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-typescript check compat serve bench soak lock clean
+.PHONY: help setup demo test test-typescript check proto compat serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,14 +53,19 @@ $(NODE): $(TS)/package-lock.json
 soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
 	@KILLS=$(or $(KILLS),200) SEED=$(or $(SEED),1) $(PY) -m pytest -m soak $(ARGS)
 
-compat: setup ## The Iceberg project's REST Compatibility Kit against our catalog
+compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest.yaml: schemathesis on that too)
 	@$(PY) -m tests.compat.rck $(ARGS)
+	@if [ -n "$(SPEC)" ]; then $(PY) -m tests.compat.spec $(SPEC); fi
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) $(TS)/vectors/generate.py --check
+	@$(PY) -m mainstem.wire.sync.generate --check
+
+proto: $(STAMP) ## Generate the sync protocol's classes from its schema
+	@$(PY) -m mainstem.wire.sync.generate
 
 bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)

@@ -1,8 +1,8 @@
 """Loads and commits per second of the catalog, beside Iceberg's own reference server in the same run.
 
-Both servers get the same requests from the same clients: one connection per client, kept open. Ours makes every commit
-durable (two fsyncs for the metadata file, one for the pointer) before it answers; the reference server leaves its
-metadata files to the operating system.
+Both servers get the same requests from the same clients, in turns: one connection per client, kept open. Ours makes
+every commit durable (two fsyncs for the metadata file, one for the pointer) before it answers; the reference server
+leaves its metadata files to the operating system.
 """
 
 import asyncio
@@ -13,8 +13,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,12 @@ CLIENTS = (1, 16)
 BAR = 3.0
 START_S_MAX = 60.0
 WARM_S = 10.0
+# How many slices a measurement is cut into.
+ROUNDS = 3
+MAKERS = 4
+# No divisor of any number of tables here: a walk with this step comes to each of them.
+STRIDE = 7919
+RECEIVE_BYTES = 1 << 20
 SCHEMA = {
     "type": "struct",
     "fields": [{"id": n, "name": f"column_{n}", "type": "string", "required": False} for n in range(1, 11)],
@@ -42,6 +50,12 @@ class Measured:
     failed: int = 0
     elapsed_s: float = 0.0
 
+    def add(self, other: "Measured") -> None:
+        """Another slice of the same run."""
+        self.took_ms += other.took_ms
+        self.failed += other.failed
+        self.elapsed_s += other.elapsed_s
+
     @property
     def rate(self) -> float:
         """Successes per second."""
@@ -54,33 +68,41 @@ class Client:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self._socket.makefile("rb", 1 << 20)
-        self._host = f"127.0.0.1:{port}"
+        self._head = f" HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
 
     def send(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         """One request and its answer."""
-        data = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} /v1/{path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
-        self._socket.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
-        status_line = self._file.readline()
-        if not status_line:
-            raise ConnectionError("the server closed the connection")
-        length, is_chunked = 0, False
-        while (line := self._file.readline()) not in (b"\r\n", b""):
-            name, _, value = line.partition(b":")
-            if name.lower() == b"content-length":
-                length = int(value)
-            elif name.lower() == b"transfer-encoding":
-                is_chunked = b"chunked" in value
-        return int(status_line.split()[1]), self._chunks() if is_chunked else self._file.read(length)
+        if body is None:
+            self._socket.sendall(f"{method} /v1/{path}{self._head}\r\n".encode())
+        else:
+            data = json.dumps(body).encode()
+            head = f"{self._head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            self._socket.sendall(f"{method} /v1/{path}{head}".encode() + data)
+        return self._receive()
 
-    def _chunks(self) -> bytes:
-        parts = []
-        while size := int(self._file.readline(), 16):
-            parts.append(self._file.read(size))
-            self._file.readline()
-        self._file.readline()
-        return b"".join(parts)
+    def _receive(self) -> tuple[int, bytes]:
+        data = self._more(b"")
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            data = self._more(data)
+        head, rest = data[:end].lower(), data[end + 4 :]
+        status = int(head[9:12])
+        if b"transfer-encoding: chunked" in head:
+            while not rest.endswith(b"\r\n0\r\n\r\n") and rest != b"0\r\n\r\n":
+                rest = self._more(rest)
+            return status, rest
+        length = head.find(b"content-length:")
+        size = int(head[length + 15 :].split(b"\r\n", 1)[0]) if length >= 0 else 0
+        parts, missing = [rest], size - len(rest)
+        while missing > 0:
+            parts.append(self._more(b""))
+            missing -= len(parts[-1])
+        return status, b"".join(parts)
+
+    def _more(self, data: bytes) -> bytes:
+        received = self._socket.recv(RECEIVE_BYTES)
+        if not received:
+            raise ConnectionError("the server closed the connection")
+        return data + received
 
     def ok(self, method: str, path: str, body: Any = None) -> bytes:
         """One request that must succeed."""
@@ -90,17 +112,17 @@ class Client:
         return answer
 
 
-def load_run(port: int, clients: int, seconds: float, call: Callable[[Client, int], int]) -> Measured:
-    """Let clients call as fast as they can for a while. `call` gets the client's number and returns a status."""
+def load_run(port: int, clients: int, seconds: float, calls: "Calls") -> Measured:
+    """Let clients call as fast as they can for a while. `calls` makes, for the number of a client, what it calls."""
     measured, lock = Measured(), threading.Lock()
     began_s = time.perf_counter()
     until_s = began_s + seconds
 
     def work(number: int) -> None:
-        client, took_ms, failed = Client(port), [], 0
+        client, call, took_ms, failed = Client(port), calls(number), [], 0
         while time.perf_counter() < until_s:
             start_s = time.perf_counter()
-            if call(client, number) in (200, 204):
+            if call(client) in (200, 204):
                 took_ms.append((time.perf_counter() - start_s) * 1000)
             else:
                 failed += 1
@@ -117,31 +139,64 @@ def load_run(port: int, clients: int, seconds: float, call: Callable[[Client, in
     return measured
 
 
-def load_table(client: Client, number: int) -> int:
-    return client.send("GET", f"namespaces/bench/tables/t{number}")[0]
+def _load(client: Client, table: str) -> int:
+    return client.send("GET", f"namespaces/bench/tables/{table}")[0]
 
 
-def commit_table(client: Client, number: int) -> int:
+def _commit(client: Client, table: str) -> int:
     update = {"action": "set-properties", "updates": {"time": str(time.perf_counter_ns())}}
-    body = {"identifier": {"namespace": ["bench"], "name": f"t{number}"}, "requirements": [], "updates": [update]}
-    return client.send("POST", f"namespaces/bench/tables/t{number}", body)[0]
+    body = {"identifier": {"namespace": ["bench"], "name": table}, "requirements": [], "updates": [update]}
+    return client.send("POST", f"namespaces/bench/tables/{table}", body)[0]
+
+
+KINDS: dict[str, Callable[[Client, str], int]] = {"loads": _load, "commits": _commit}
+Calls = Callable[[int], Callable[[Client], int]]
+
+
+def own_table(kind: str) -> Calls:
+    """Each client has a table of its own."""
+    call = KINDS[kind]
+    return lambda number: lambda client: call(client, f"t{number}")
+
+
+def any_table(kind: str, tables: int) -> Calls:
+    """Each call goes to another table, until all had their turn."""
+    call = KINDS[kind]
+
+    def of_client(number: int) -> Callable[[Client], int]:
+        turns = count(number * tables // max(CLIENTS))
+        return lambda client: call(client, f"t{next(turns) * STRIDE % tables}")
+
+    return of_client
+
+
+def one_table(kind: str, table: str) -> Calls:
+    """Every client has the same table."""
+    call = KINDS[kind]
+    return lambda _: lambda client: call(client, table)
 
 
 def make_tables(port: int, first: int, end: int) -> None:
-    client = Client(port)
+    """Tables t0, t1, …, by a few clients at once: ten thousand of them take a while."""
     if first == 0:
-        client.ok("POST", "namespaces", {"namespace": ["bench"]})
-    for number in range(first, end):
-        client.ok("POST", "namespaces/bench/tables", {"name": f"t{number}", "schema": SCHEMA})
+        Client(port).ok("POST", "namespaces", {"namespace": ["bench"]})
+
+    def make(numbers: range) -> None:
+        client = Client(port)
+        for number in numbers:
+            client.ok("POST", "namespaces/bench/tables", {"name": f"t{number}", "schema": SCHEMA})
+
+    with ThreadPoolExecutor(MAKERS) as threads:
+        list(threads.map(make, [range(first + maker, end, MAKERS) for maker in range(MAKERS)]))
 
 
-def add_snapshots(port: int, table: str, count: int, chunk: int = 1000) -> None:
+def add_snapshots(port: int, table: str, size: int, chunk: int = 1000) -> None:
     """Give a table a history, in a few large commits."""
     client = Client(port)
     client.ok("POST", "namespaces/bench/tables", {"name": table, "schema": SCHEMA})
-    for first in range(1, count + 1, chunk):
+    for first in range(1, size + 1, chunk):
         updates: list[dict[str, Any]] = []
-        for number in range(first, min(first + chunk, count + 1)):
+        for number in range(first, min(first + chunk, size + 1)):
             snapshot = {
                 "snapshot-id": number,
                 "sequence-number": number,
@@ -199,63 +254,82 @@ def _wait_until_up(port: int) -> None:
             time.sleep(0.1)
 
 
-def measure(port: int, seconds: float, tables: tuple[int, ...], snapshots: tuple[int, ...]) -> dict[str, Measured]:
-    """Everything of one server, by name."""
-    found: dict[str, Measured] = {}
-    make_tables(port, 0, max(CLIENTS))
-    # Long, for the peer's sake: a JVM answers several times as fast once its compiler has seen the requests.
-    for warm in (load_table, commit_table):
-        load_run(port, max(CLIENTS), WARM_S, warm)
+@dataclass(frozen=True)
+class Pair:
+    """Both servers, up at the same time: they are measured in turns, so that a busy machine is as busy for either."""
+
+    ours: int
+    theirs: int
+
+    def each(self, run: Callable[[int], None]) -> None:
+        """Do the same on both."""
+        for port in (self.theirs, self.ours):
+            run(port)
+
+    def measure(self, clients: int, seconds: float, calls: Calls) -> tuple[Measured, Measured]:
+        """Ours and theirs, in slices that take turns."""
+        mine, other = Measured(), Measured()
+        for _ in range(ROUNDS):
+            for port, measured in ((self.theirs, other), (self.ours, mine)):
+                measured.add(load_run(port, clients, seconds / ROUNDS, calls))
+        return mine, other
+
+
+def measure(pair: Pair, report: Report, *, small: bool) -> None:
+    """Everything, of both servers."""
+    seconds = 3.0 if small else 9.0
+    tables = (10, 1_000) if small else (10, 1_000, 10_000)
+    snapshots = (10, 1_000) if small else (10, 10_000)
+    made = 0
+    for size in tables:
+        pair.each(lambda port, first=made, end=size: make_tables(port, first, end))  # type: ignore[misc]
+        if not made:
+            # Long, for the peer's sake: a JVM answers several times as fast once its compiler has seen the requests.
+            for kind in KINDS:
+                pair.each(lambda port, kind=kind: _warm(port, kind))  # type: ignore[misc]
+        made = size
+        for kind in KINDS:
+            _add(report, f"{kind}, 1 client, {size:,} tables", pair.measure(1, seconds / 2, any_table(kind, size)))
     for clients in CLIENTS:
-        found[f"loads, {clients} clients"] = load_run(port, clients, seconds, load_table)
-        found[f"commits, {clients} clients"] = load_run(port, clients, seconds, commit_table)
-    made = max(CLIENTS)
-    for count in tables:
-        make_tables(port, made, count)
-        made = max(made, count)
-        found[f"loads, 1 client, {count:,} tables"] = load_run(port, 1, seconds / 2, load_table)
-        found[f"commits, 1 client, {count:,} tables"] = load_run(port, 1, seconds / 2, commit_table)
-    for count in snapshots:
-        add_snapshots(port, f"t{10**6 + count}", count)
+        for kind in KINDS:
+            found = pair.measure(clients, seconds, own_table(kind))
+            _add(report, f"{kind}, {clients} client{'s' * (clients > 1)}", found, BAR)
+    for size in snapshots:
+        table = f"snapshots{size}"
+        pair.each(lambda port, table=table, size=size: add_snapshots(port, table, size))  # type: ignore[misc]
+        for kind in KINDS:
+            _add(report, f"{kind}, 1 client, {size:,} snapshots", pair.measure(1, seconds / 2, one_table(kind, table)))
 
-        def shifted(call: Callable[[Client, int], int], number: int = 10**6 + count) -> Callable[[Client, int], int]:
-            return lambda client, _: call(client, number)
 
-        found[f"loads, 1 client, {count:,} snapshots"] = load_run(port, 1, seconds / 2, shifted(load_table))
-        found[f"commits, 1 client, {count:,} snapshots"] = load_run(port, 1, seconds / 2, shifted(commit_table))
-    return found
+def _warm(port: int, kind: str) -> None:
+    load_run(port, max(CLIENTS), WARM_S, any_table(kind, 10))
+
+
+def _add(report: Report, name: str, found: tuple[Measured, Measured], bar: float | None = None) -> None:
+    mine, other = found
+    times = mine.rate / other.rate
+    figure = Figure(
+        name,
+        mine.rate,
+        "per s",
+        other.rate,
+        "reference server",
+        None if bar is None else f">= {bar:g} times",
+        None if bar is None else times >= bar,
+        f"{times:.1f} times; p99 {percentile(mine.took_ms, 99):.1f} ms, "
+        f"reference {percentile(other.took_ms, 99):.1f} ms; failed {mine.failed} and {other.failed}",
+    )
+    report.add(SECTION, figure)
 
 
 async def run(report: Report, folder: Path, *, small: bool) -> None:
-    """The reference server, then ours."""
-    seconds = 2.0 if small else 6.0
-    tables = (1_000,) if small else (1_000, 10_000)
-    snapshots = (10, 1_000) if small else (10, 10_000)
-
-    def peer() -> dict[str, Measured]:
-        server: AbstractContextManager[int] = reference_server(folder / "reference")
-        with server as port:
-            return measure(port, seconds, tables, snapshots)
-
-    theirs = await asyncio.to_thread(peer)
+    """Both servers, in turns."""
     config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
-    async with ServerProcess(folder / "ours", config) as server:
-        port = int(server.url.rsplit(":", 1)[1])
-        ours = await asyncio.to_thread(measure, port, seconds, tables, snapshots)
-    for name, mine in ours.items():
-        other = theirs[name]
-        is_barred = name.endswith("clients")
-        report.add(
-            SECTION,
-            Figure(
-                name,
-                mine.rate,
-                "per s",
-                other.rate,
-                "reference server",
-                f">= {BAR:g} times" if is_barred else None,
-                mine.rate >= BAR * other.rate if is_barred else None,
-                f"{mine.rate / other.rate:.1f} times; p99 {percentile(mine.took_ms, 99):.1f} ms, "
-                f"reference {percentile(other.took_ms, 99):.1f} ms; failed {mine.failed} and {other.failed}",
-            ),
-        )
+    peer = reference_server(folder / "reference")
+    theirs = await asyncio.to_thread(peer.__enter__)
+    try:
+        async with ServerProcess(folder / "ours", config) as server:
+            ours = int(server.url.rsplit(":", 1)[1])
+            await asyncio.to_thread(measure, Pair(ours, theirs), report, small=small)
+    finally:
+        await asyncio.to_thread(peer.__exit__, None, None, None)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import settings
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
-from mainstem.app.jars import ensure_jars
+from mainstem.app.jars import S3_COORDINATES, ensure_jars
 from mainstem.app.process import ServerProcess
+from tests.harness.seaweed import S3Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             app="mainstem-tests",
             master="local[2]",
             driver_memory="2g",
-            jars=tuple(str(jar) for jar in ensure_jars()),
+            jars=tuple(str(jar) for jar in (*ensure_jars(), *ensure_jars(S3_COORDINATES))),
             python=sys.executable,
             catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
         )
@@ -55,3 +56,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server. Tests keep apart by their buckets."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server

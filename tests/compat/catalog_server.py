@@ -12,16 +12,23 @@ from litestar import Litestar
 from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.catalog import Catalog, Committed, SqliteStore
+from mainstem.catalog.access import Access
+from mainstem.catalog.files import RoutedFiles
 from mainstem.doors.catalog import catalog_router
 
 
 class Server:
     """The catalog's door on a free port, and what its listener heard."""
 
-    def __init__(self, data: Path, warehouse: str) -> None:
+    def __init__(self, data: Path, warehouse: str, io: dict[str, str] | None = None) -> None:
         self.heard: list[Committed] = []
         self.catalog = Catalog(
-            store=SqliteStore(data / "catalog" / "catalog.db"), warehouse=warehouse, on_commit=self.heard.append
+            store=SqliteStore(data / "catalog" / "catalog.db"),
+            warehouse=warehouse,
+            files=RoutedFiles(io),
+            on_commit=self.heard.append,
+            # Clients are given what they need to reach an object store; on the local disk they need nothing.
+            access=Access(io, vend_credentials=True),
         )
         config = uvicorn.Config(Litestar([catalog_router(self.catalog)]), log_level="warning", lifespan="on")
         self._server = uvicorn.Server(config)

@@ -49,7 +49,7 @@ class Site:
             Litestar([cdc_route(self.door)], openapi_config=None),
             ws="websockets-sansio",
             ws_max_size=FRAME_BYTES_MAX,
-            ws_per_message_deflate=False,
+            ws_per_message_deflate=True,
             log_level="critical",
             lifespan="off",
         )
@@ -75,8 +75,25 @@ class Site:
         return [event["after"]["n"] for batch in self.lake.batches for event in json.loads(batch.payload)]
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "json": {},
+    "json, deflate": {"compression": "deflate"},
+    "json, zstd": {"compression": "zstd"},
+    "msgpack": {"encoding": "msgpack"},
+    "msgpack, zstd": {"encoding": "msgpack", "compression": "zstd"},
+}
+_way: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True, params=WAYS)
+def way(request: pytest.FixtureRequest) -> None:
+    """Every test here runs over each way to write a message."""
+    _way.clear()
+    _way.update(WAYS[request.param])
+
+
 def quick(site: Site, source: str = "shop", **changed: Any) -> CdcClient:
-    return CdcClient(site.url, source, backoff=Backoff(wait_s_min=0.001, wait_s_max=0.01), **changed)
+    return CdcClient(site.url, source, backoff=Backoff(wait_s_min=0.001, wait_s_max=0.01), **_way, **changed)
 
 
 def numbered(number: int) -> list[Any]:

@@ -24,14 +24,16 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def gateway_on_socket(data: Path, disk: Disk | None = None) -> AsyncIterator[tuple[Gateway, str]]:
-    """The gateway and its WebSocket URL."""
-    gateway = await Gateway.open(CONFIG, data, disk=disk)
+async def gateway_on_socket(
+    data: Path, disk: Disk | None = None, gateway_config: Config = CONFIG
+) -> AsyncIterator[tuple[Gateway, str]]:
+    """The gateway and its WebSocket URL. Loopback is a trusted proxy, so X-Forwarded-For names any client address."""
+    gateway = await Gateway.open(gateway_config, data, disk=disk)
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
+    options = uvicorn.Config(
         gateway.app(), lifespan="off", ws="websockets-sansio", ws_max_size=FRAME_BYTES_MAX, log_config=None
     )
-    server = _Server(config)
+    server = _Server(options)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield gateway, f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"

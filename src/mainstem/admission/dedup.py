@@ -123,6 +123,16 @@ class Dedup:
         known = self._sources.get(source)
         return (known.sequences.highest or 0) if known else 0
 
+    def resume_from(self, source: SourceId, last_ack: int) -> int:
+        """The lowest sequence above a source's last ack that is not durable: everything in between is."""
+        known = self._sources.get(source)
+        return known.sequences.lowest_missing_above(last_ack) if known else last_ack + 1
+
+    def lowest(self, source: SourceId) -> int:
+        """The lowest durable sequence of a source; 0 where there is none below."""
+        known = self._sources.get(source)
+        return min(0, known.sequences.intervals[0][0]) if known and known.sequences else 0
+
     def settle(self, source: SourceId, watermark: LogPosition) -> bool:
         """The tables cover the log up to `watermark`: whether more of this source's batches are in them now."""
         known = self._sources.get(source)

@@ -1,6 +1,7 @@
 """The gate: the one place that decides whether a batch gets in, for every door alike.
 
-Order of the questions: who (authentication, later), how much (limits; rates, later), seen before (dedup).
+Order of the questions: who (`auth`, before a door is reached; which tables, here), how much (limits), seen before
+(dedup), is there room (pressure). How often is asked before a message is even read, of `rates`.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,9 +10,13 @@ import msgspec
 
 from mainstem.admission.dedup import Dedup, Seen
 from mainstem.admission.limits import Limits
+from mainstem.admission.pressure import Pressure
+from mainstem.admission.principal import ANYONE, Principal
+from mainstem.admission.rates import Rates
 from mainstem.model.batch import Admitted, Batch
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
+from mainstem.runtime.clock import SystemClock
 
 
 class Duplicate(msgspec.Struct, frozen=True, gc=False):
@@ -24,10 +29,18 @@ class Gate:
     """Answers `Admitted` or `Duplicate`, or raises what the caller must do instead."""
 
     def __init__(
-        self, dedup: Dedup, limits: Limits | None = None, backlog_bytes: Callable[[], int] = lambda: 0
+        self,
+        dedup: Dedup,
+        limits: Limits | None = None,
+        backlog_bytes: Callable[[], int] = lambda: 0,
+        *,
+        rates: Rates | None = None,
+        pressure: Pressure | None = None,
     ) -> None:
         self.dedup = dedup
         self.limits = limits or Limits()
+        self.rates = rates or Rates(clock=SystemClock())
+        self.pressure = pressure or Pressure(self.rates.settings, clock=self.rates.clock)
         # What is durable and not yet in the tables.
         self._backlog_bytes = backlog_bytes
         self._names: dict[str, TableName] = {}
@@ -43,12 +56,15 @@ class Gate:
         if self.dedup.look(batch.source, batch.sequence, batch.fingerprint) is Seen.SAME:
             return Duplicate(batch)
         # Asked last: a batch that is durable already takes no room, and is told so even when there is none.
-        self.limits.check_backlog(self._backlog_bytes())
+        self.pressure.check(batch, self._backlog_bytes() / self.limits.backlog_bytes_max)
         return Admitted(batch)
 
-    def tables(self, names: Iterable[str]) -> frozenset[TableName]:
-        """The tables that a batch names. Raises Invalid at the first name that cannot be one."""
-        return frozenset([self._names.get(name) or self._parse(name) for name in names])
+    def tables(self, names: Iterable[str], principal: Principal = ANYONE) -> frozenset[TableName]:
+        """The tables that a batch names. Raises Invalid at the first name that cannot be one, and Denied at the first
+        table that the principal may not write."""
+        tables = frozenset([self._names.get(name) or self._parse(name) for name in names])
+        principal.check_write(tables)
+        return tables
 
     def _parse(self, name: str) -> TableName:
         parsed = parse_table_name(name)

@@ -1,12 +1,12 @@
 """What a batch may be at most, and the errors that say so.
 
-The sizes are decided here for every door alike. Rates (messages, connections, tokens) are decided in this package too,
-in a module of their own once they exist; `Gate.admit` is where they will be asked.
+The sizes are decided here for every door alike. How often somebody may come is in `rates`, and what happens while the
+tables are behind is in `pressure`.
 """
 
 from dataclasses import dataclass
 
-from mainstem.model.errors import Invalid, Overloaded
+from mainstem.model.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,12 @@ class Limits:
     events_max: int = 10_000
     # Durable and not yet in the tables: the disk is not endless.
     backlog_bytes_max: int = 4 * 1024 * 1024 * 1024
-    backlog_retry_s: float = 5.0
     source_length_max: int = 256
     # Names of tables that are kept parsed.
     names_cached_max: int = 8_192
 
     def __post_init__(self) -> None:
-        if min(self.payload_bytes_max, self.event_bytes_max, self.events_max) < 1:
+        if min(self.payload_bytes_max, self.event_bytes_max, self.events_max, self.backlog_bytes_max) < 1:
             raise Invalid(f"limits of a batch. expected=positive got={self}")
 
     def check_payload(self, size_bytes: int) -> None:
@@ -36,14 +35,6 @@ class Limits:
         """Refuse a change that is too large."""
         if size_bytes > self.event_bytes_max:
             raise TooLarge("event", "bytes", self.event_bytes_max, size_bytes, reason="event_too_large")
-
-    def check_backlog(self, size_bytes: int) -> None:
-        """Refuse to take in more while the tables are too far behind."""
-        if size_bytes >= self.backlog_bytes_max:
-            raise Overloaded(
-                f"the tables are behind. expected=less than {self.backlog_bytes_max} bytes waiting got={size_bytes}",
-                retry_after_s=self.backlog_retry_s,
-            )
 
     def check_count(self, count: int) -> None:
         """Refuse a batch without changes, or with too many."""

@@ -39,6 +39,13 @@ class SequenceSet:
         index = bisect_left(self._starts, sequence) - 1
         return min(self._ends[index], sequence - 1) if index >= 0 else None
 
+    def lowest_missing_above(self, sequence: int) -> int:
+        """The lowest sequence above the one given that was not seen."""
+        index = bisect_left(self._ends, sequence + 1)
+        if index < len(self._ends) and self._starts[index] <= sequence + 1:
+            return self._ends[index] + 1
+        return sequence + 1
+
     def add(self, sequence: int) -> None:
         """Take a sequence in; one that is there already changes nothing."""
         starts, ends = self._starts, self._ends

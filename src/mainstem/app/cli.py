@@ -13,6 +13,7 @@ import rich_click as click
 
 from mainstem.app.catalog_cli import catalog
 from mainstem.app.config import load_config
+from mainstem.app.token_cli import key, token
 from mainstem.app.version import VERSION
 from mainstem.model import MainstemError
 
@@ -38,6 +39,12 @@ def main() -> None:
 
 
 main.add_command(catalog)
+main.add_command(token)
+main.add_command(key)
+
+_token_option = click.option(
+    "--token", envvar="MAINSTEM_TOKEN", help="A bearer token, where the server asks for one; or MAINSTEM_TOKEN."
+)
 
 
 @main.command()
@@ -110,10 +117,11 @@ def config() -> None:
 
 @main.command()
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="The server to ask.")
+@_token_option
 @_fails_in_one_line
-def status(url: str) -> None:
+def status(url: str, token: str | None) -> None:
     """Show how a running server is: log, buffer, pipeline, lag per table."""
-    click.echo(json.dumps(_ask(url, "GET", "/status"), indent=2))
+    click.echo(json.dumps(_ask(url, "GET", "/status", token), indent=2))
 
 
 @main.command()
@@ -125,20 +133,22 @@ def status(url: str) -> None:
     show_default=True,
     metavar="SECONDS",
 )
+@_token_option
 @_fails_in_one_line
-def flush(url: str, timeout: float) -> None:
+def flush(url: str, timeout: float, token: str | None) -> None:
     """Carry everything accepted so far into the tables, and wait for it."""
-    answer = _ask(url, "POST", f"/flush?timeoutS={timeout}", timeout)
+    answer = _ask(url, "POST", f"/flush?timeoutS={timeout}", token, timeout)
     click.echo(json.dumps(answer, indent=2))
     if not answer.get("complete"):
         raise click.ClickException("the tables do not cover everything yet; nothing is lost, see `mainstem status`")
 
 
-def _ask(url: str, method: str, path: str, timeout_s: float = 10.0) -> dict[str, object]:
+def _ask(url: str, method: str, path: str, token: str | None, timeout_s: float = 10.0) -> dict[str, object]:
     import httpx
 
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        answer = httpx.request(method, url + path, timeout=timeout_s + 10)
+        answer = httpx.request(method, url + path, headers=headers, timeout=timeout_s + 10)
     except httpx.HTTPError as error:
         raise click.ClickException(f"no answer from {url}: {error}") from error
     if answer.status_code not in (200, 504):

@@ -1,31 +1,49 @@
 """The gateway: every part of the front process, built and wired. No part knows another but through its arguments."""
 
 import asyncio
+import dataclasses
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
+from litestar.types import ASGIApp
 
-from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.following import Following
+from mainstem.app.insight import Observer
+from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
+from mainstem.app.objectstore import engine_settings
 from mainstem.app.query import Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
+from mainstem.app.sync import make_sync, push_limits
+from mainstem.app.tuning import Tuner
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
 from mainstem.catalog.settings import make_catalog, open_store
+from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.access import check_access
+from mainstem.doors.auth import AuthGate
+from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
+from mainstem.doors.compaction import compaction_router
+from mainstem.doors.config import config_router
+from mainstem.doors.http_rates import limited
+from mainstem.doors.insight import insight_router
+from mainstem.doors.query import scope_of_principal
 from mainstem.doors.ws import CdcDoor, cdc_route
+from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
-from mainstem.query.engine import EngineSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -40,29 +58,52 @@ _NO_CHILD = ChildStatus(running=False, pid=None, restarts=0, last_exit=None, las
 class Gateway:
     """Doors, admission, log and catalog of one data folder. `await Gateway.open(…)` makes one."""
 
-    def __init__(self, config: Config, log: Log, dedup: Dedup, store: Store, data: Path, clock: Clock) -> None:
-        self._config = config
+    def __init__(self, tuner: Tuner, log: Log, dedup: Dedup, store: Store, data: Path, clock: Clock) -> None:
+        config = self._config = tuner.config
+        self._tuner = tuner
         self._clock = clock
         self._started_ms = clock.now_ms()
         self._loop = asyncio.get_running_loop()
         self._log = log
+        self.authenticator = Authenticator(config.auth, clock)
         self._covering = Covering(config.table)
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self._queries: Queries = open_queries(
-            self.catalog, EngineSettings(folder=f"{self.catalog.warehouse}/"), log=log
+            self.catalog, engine_settings(config.catalog, self.catalog.warehouse), log=log, scope=scope_of_principal
         )
+        self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
+        # Requests that the gate did not let in, by reason.
+        self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        gate = Gate(dedup, Limits(backlog_bytes_max=config.log.buffer_bytes_max), self.backlog_bytes)
+        self.observer = Observer(self.catalog, log, clock, self.status)
+        self.observer.bounds = self._bounds
+        tuner.apply = self._retune
+        self.rates = Rates(config.limits, clock=clock)
+        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
+        gate = self._gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
+        tap = Tap(log)
+        self.sync = make_sync(
+            data=data,
+            log=log,
+            tap=tap,
+            dedup=dedup,
+            limits=push_limits(config.log.buffer_bytes_max),
+            backlog_bytes=self.backlog_bytes,
+            flusher=self,
+            clock=clock,
+            connections_max=config.server.connections_max,
+        )
         self.door = CdcDoor(
-            intake=Intake(gate, log),
+            intake=Intake(gate, tap),
             persisted=self,
             flusher=self,
             status=self,
@@ -76,6 +117,8 @@ class Gateway:
     ) -> "Gateway":
         """Recover the log and the catalog, and be ready to serve."""
         clock = clock or SystemClock()
+        tuner = Tuner(config, data, clock)
+        config = tuner.config
         dedup = Dedup(clock)
         settings = LogSettings(
             folder=data / "log",
@@ -89,26 +132,78 @@ class Gateway:
             torn = log.recovered
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
         store = await asyncio.to_thread(open_store, config.catalog, data)
-        return cls(config, log, dedup, store, data, clock)
+        gateway = cls(tuner, log, dedup, store, data, clock)
+        gateway.following.start()
+        await gateway.sync.feeds.start()
+        return gateway
 
-    def app(self) -> Litestar:
-        """The application that a server runs."""
+    def app(self) -> ASGIApp:
+        """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
+        gate = AuthGate(
+            self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
+            self.authenticator,
+            self._clock,
+            fallback=self._catalog_client,
+            gives_tokens=self.catalog.tokens.is_required,
+            is_cross_origin=self.sync.door.is_ours,
+        )
+        self.refused = gate.refused
+        return limited(gate, self.rates, self._clock)
+
+    def _catalog_client(self, path: str, token: str) -> Principal | None:
+        """Whoever has a token that the catalog gave out, on the catalog's own paths."""
+        if not self.catalog.tokens.is_required or not path.startswith("/v1/"):
+            return None
+        try:
+            client = self.catalog.tokens.check(token)
+        except (TokenExpired, TokenRefused):
+            return None
+        return Principal(sub=client, role=Role.WRITER, namespaces=None)
+
+    def routes(self) -> Litestar:
+        """Every route, without the gate before it."""
         return Litestar(
             route_handlers=[
                 cdc_route(self.door),
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                config_router(self._tuner),
+                insight_router(self.observer),
+                compaction_router(self.maintainer),
             ],
             openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
             logging_config=None,
+            guards=[check_access],
         )
+
+    def _retune(self, config: Config) -> None:
+        """The settings were changed: tell everybody who holds one of them."""
+        self._config = config
+        self._log.retune(
+            seal_changes=config.log.flush_events,
+            seal_bytes=config.log.flush_bytes,
+            seal_age_s=config.log.flush_age_s,
+            seal_interval_s=config.log.flush_interval_s,
+        )
+        self._gate.limits = dataclasses.replace(self._gate.limits, backlog_bytes_max=config.log.buffer_bytes_max)
+        self.door.retune(connections_max=config.server.connections_max)
+        self.rates.retune(config.limits)
+        self._gate.pressure.settings = config.limits
+        self.maintainer.retune(config.compaction)
+
+    def _bounds(self) -> dict[str, tuple[int, int]]:
+        """What is in use of what the configuration bounds."""
+        return {
+            "backlog": (self.backlog_bytes(), self._config.log.buffer_bytes_max),
+            "connections": (self.door.connection_count, self._config.server.connections_max),
+        }
 
     async def maintain(self) -> None:
         """Drop segments that nobody needs any more, until cancelled."""
-        retention_ms = round(self._config.log.segment_retention_s * 1000)
         while True:
             await asyncio.sleep(RETENTION_INTERVAL_S)
+            retention_ms = round(self._config.log.segment_retention_s * 1000)
             try:
                 await self._log.drop_segments(self._is_done_with, retention_ms)
             # The task's edge: what could not be dropped is tried again, and the doors stay open meanwhile.
@@ -118,8 +213,11 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         await self.door.drain(DRAIN_S_MAX)
+        await self.sync.door.close()
         await self._queries.engine.close()
+        self.maintainer.close()
         await self._log.close()
+        await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
 
     # Coverage
@@ -134,7 +232,11 @@ class Gateway:
             self._coverage.covered(*news)
 
     def _is_done_with(self, segment: SegmentInfo) -> bool:
-        return segment.last <= self._report.checkpointed_position and self._coverage.is_covered(segment)
+        return (
+            segment.last <= self._report.checkpointed_position
+            and self._coverage.is_covered(segment)
+            and self.sync.feeds.is_done_with(segment.last)
+        )
 
     # What the CDC door asks
 
@@ -154,6 +256,14 @@ class Gateway:
     def utilization(self) -> float:
         """How much of the room for the backlog is taken."""
         return min(1.0, self.backlog_bytes() / self._config.log.buffer_bytes_max)
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits, as the pipeline told it."""
+        return self._report.breaker.state
+
+    def persisted_path(self) -> str | None:
+        """The warehouse: below it are the tables that a persisted batch is in."""
+        return self.catalog.warehouse
 
     def view(self) -> BufferView:
         """The backlog, in the CDC protocol's words."""
@@ -251,9 +361,9 @@ class Gateway:
             last_error=last_error,
         )
 
-    def metrics(self) -> bytes:
+    def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(self.status(), self.door.stats)
+        return render_metrics(http.visible(self.status(), principal), self.door.stats, self.refused)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
@@ -272,6 +382,7 @@ class Gateway:
             checkpointed=self._report.checkpointed_position,
             memory=self._report.memory,
             error=self._report.error,
+            circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

@@ -24,6 +24,8 @@ COORDINATES = (
     "io.delta:delta-kernel-unitycatalog:4.4.0",
     "io.unitycatalog:unitycatalog-client:0.6.0",
 )
+# What Iceberg needs to write to S3: large, and only loaded where the warehouse is there.
+S3_COORDINATES = ("org.apache.iceberg:iceberg-aws-bundle:1.12.0",)
 
 # Maven Central is Ivy's own default for this resolver; a mirror can be set in the user's Ivy settings instead.
 _IVY_SETTINGS = """<ivysettings>
@@ -34,43 +36,43 @@ _IVY_SETTINGS = """<ivysettings>
 """
 
 
-def jars_dir() -> Path:
+def jars_dir(coordinates: tuple[str, ...] = COORDINATES) -> Path:
     """Where the jars of exactly these coordinates are kept."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256("\n".join(COORDINATES).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\n".join(coordinates).encode()).hexdigest()[:16]
     return base / "mainstem" / "jars" / digest
 
 
-def find_jars() -> list[Path]:
+def find_jars(coordinates: tuple[str, ...] = COORDINATES) -> list[Path]:
     """The jars, if they were all fetched before; an empty list otherwise."""
-    jars = sorted(jars_dir().glob("*.jar"))
-    return jars if len(jars) == len(COORDINATES) else []
+    jars = sorted(jars_dir(coordinates).glob("*.jar"))
+    return jars if len(jars) == len(coordinates) else []
 
 
-def ensure_jars() -> list[Path]:
+def ensure_jars(coordinates: tuple[str, ...] = COORDINATES) -> list[Path]:
     """The jars, fetched now if need be."""
-    return find_jars() or _fetch()
+    return find_jars(coordinates) or _fetch(coordinates)
 
 
-def _fetch() -> list[Path]:
+def _fetch(coordinates: tuple[str, ...]) -> list[Path]:
     check_java()
-    target = jars_dir()
+    target = jars_dir(coordinates)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Fetched beside the target and renamed whole: a start that is cut off leaves nothing half there.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         complete = Path(scratch) / "complete"
         complete.mkdir()
-        for path in _resolve(Path(scratch)):
+        for path in _resolve(Path(scratch), coordinates):
             shutil.copy(path, complete)
-        if len(list(complete.glob("*.jar"))) != len(COORDINATES):
-            raise Invalid(f"jars missing. expected={len(COORDINATES)} got={len(list(complete.iterdir()))}")
+        if len(list(complete.glob("*.jar"))) != len(coordinates):
+            raise Invalid(f"jars missing. expected={len(coordinates)} got={len(list(complete.iterdir()))}")
         if target.exists():
             shutil.rmtree(target)
         complete.rename(target)
-    return find_jars()
+    return find_jars(coordinates)
 
 
-def _resolve(scratch: Path) -> list[str]:
+def _resolve(scratch: Path, coordinates: tuple[str, ...]) -> list[str]:
     from py4j.protocol import Py4JJavaError
     from pyspark.java_gateway import launch_gateway
 
@@ -84,7 +86,7 @@ def _resolve(scratch: Path) -> list[str]:
         quiet = jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream())
         settings = maven.loadIvySettings(str(settings_file), none, jvm.scala.Option.apply(str(scratch / "ivy")), quiet)
         no_exclusions = getattr(maven, "resolveMavenCoordinates$default$5")()
-        found = maven.resolveMavenCoordinates(",".join(COORDINATES), settings, none, False, no_exclusions, False, quiet)
+        found = maven.resolveMavenCoordinates(",".join(coordinates), settings, none, False, no_exclusions, False, quiet)
         return [found.apply(i) for i in range(found.length())]
     except Py4JJavaError as error:
         raise Invalid(f"the jars could not be fetched from Maven. {error.java_exception.getMessage()}") from error

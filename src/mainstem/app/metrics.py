@@ -1,6 +1,6 @@
 """The metrics that Prometheus scrapes: the status, as numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -9,17 +9,20 @@ from prometheus_client.registry import Collector
 from mainstem.doors.cdc_ports import DoorStats
 from mainstem.doors.http import Status
 
+_BREAKER = {"closed": 0, "half-open": 0.5, "open": 1}
 
-def render_metrics(status: Status, door: DoorStats) -> bytes:
-    """One scrape."""
+
+def render_metrics(status: Status, door: DoorStats, refused: Mapping[str, int] | None = None) -> bytes:
+    """One scrape. `refused` counts what came without a good token, by reason."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Scrape(status, door))
+    registry.register(_Scrape(status, door, refused or {}))
     return generate_latest(registry)
 
 
 class _Scrape(Collector):
-    def __init__(self, status: Status, door: DoorStats) -> None:
+    def __init__(self, status: Status, door: DoorStats, refused: Mapping[str, int]) -> None:
         self._status = status
+        self._refused = refused
         self._door = door
 
     def collect(self) -> Iterable[Metric]:
@@ -37,6 +40,10 @@ class _Scrape(Collector):
                 status.pipeline.memory.get("jvm_rss_bytes", 0),
             ),
             "pipeline_up": ("1 while the pipeline's process runs.", int(status.pipeline.running)),
+            "circuit_breaker_open": (
+                "1 while the tables' store is left alone, 0.5 while one table tries it.",
+                _BREAKER.get(status.pipeline.circuit_breaker.state, 0),
+            ),
             "log_durable_position": ("The last change that is durable.", status.log.durable),
             "log_sealed_position": ("The last change that is in a segment.", status.log.sealed),
             "log_segments": ("Segments kept.", status.log.segments),
@@ -55,6 +62,10 @@ class _Scrape(Collector):
             "batches": ("Batches made durable.", self._door.batches),
             "changes": ("Changes made durable.", self._door.changes),
             "duplicates": ("Batches that were durable already.", self._door.duplicates),
+            "circuit_breaker_openings": (
+                "Times that the tables' store was left alone, since the pipeline's start.",
+                self._status.pipeline.circuit_breaker.openings,
+            ),
             "pipeline_restarts": ("Times that the pipeline was started again.", self._status.pipeline.restarts),
         }
         for name, (text, value) in counters.items():
@@ -63,6 +74,10 @@ class _Scrape(Collector):
         for reason, count in self._door.nacks.items():
             nacks.add_metric([reason], count)
         yield nacks
+        refused = CounterMetricFamily("mainstem_auth_refused", "Without a good token.", labels=["reason"])
+        for reason, count in self._refused.items():
+            refused.add_metric([reason], count)
+        yield refused
 
     def _tables(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily("mainstem_table_lag_changes", "Sealed changes not in the table.", labels=["table"])

@@ -1,24 +1,33 @@
 """The pipeline's process, as the gateway starts it: the jars are found here, so that the gateway need not wait."""
 
-import logging
+import os
 import sys
 from pathlib import Path
 
 import msgspec
 
-from mainstem.app.jars import ensure_jars
+from mainstem.app.jars import S3_COORDINATES, ensure_jars
 from mainstem.app.java import check_java
 from mainstem.model import MainstemError
 from mainstem.pipeline.settings import PipelineSettings
+from mainstem.runtime.logs import set_up_logging
+
+# The token that the gateway made for this process.
+TOKEN_VARIABLE = "MAINSTEM_PIPELINE_TOKEN"
+# Properties of the catalog that name the tables' store and its keys, as JSON; none where that is a folder.
+STORE_VARIABLE = "MAINSTEM_PIPELINE_STORE"
 
 
 def main(path: str) -> int:
     """Read the settings from a file, and carry the log into the tables until told to stop."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    document = msgspec.json.decode(Path(path).read_bytes())
+    set_up_logging(**document.pop("logging", {}))
     try:
         check_java()
-        jars = [str(jar) for jar in ensure_jars()]
-        settings = PipelineSettings.from_document({**msgspec.json.decode(Path(path).read_bytes()), "jars": jars})
+        store = msgspec.json.decode(os.environ.pop(STORE_VARIABLE, "{}"), type=dict[str, str])
+        jars = [str(jar) for jar in [*ensure_jars(), *(ensure_jars(S3_COORDINATES) if store else [])]]
+        told = {"jars": jars, "token": os.environ.pop(TOKEN_VARIABLE, None), "catalog_properties": store}
+        settings = PipelineSettings.from_document({**document, **told})
     except MainstemError as error:
         print(f"mainstem: {error}", file=sys.stderr)
         return 1

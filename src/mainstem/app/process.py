@@ -23,8 +23,10 @@ POLL_S = 0.01
 class ServerProcess:
     """`mainstem serve` on a data folder. It may be killed and started again, on the same port."""
 
-    def __init__(self, data: Path, config: Config | None = None) -> None:
+    def __init__(self, data: Path, config: Config | None = None, *, token: str | None = None) -> None:
         self.data = data
+        # What `status` and `flush` show, where the configuration asks for a token.
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._config = config or Config()
         self._port = self._config.server.port
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,14 +105,14 @@ class ServerProcess:
 
     async def status(self) -> dict[str, Any]:
         """What `/status` says."""
-        async with httpx.AsyncClient(timeout=10) as http:
+        async with httpx.AsyncClient(timeout=10, headers=self.headers) as http:
             answer = await http.get(self.url + "/status")
         status: dict[str, Any] = answer.raise_for_status().json()
         return status
 
     async def flush(self, timeout_s: float = 120.0) -> dict[str, Any]:
         """Carry everything into the tables; the answer says which snapshots hold it."""
-        async with httpx.AsyncClient(timeout=timeout_s + 10) as http:
+        async with httpx.AsyncClient(timeout=timeout_s + 10, headers=self.headers) as http:
             answer = await http.post(f"{self.url}/flush?timeoutS={timeout_s}")
         flushed: dict[str, Any] = answer.json()
         return flushed

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -40,8 +40,12 @@ class ChildStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Supervisor:
     """One child process, restarted until it is told to stop."""
 
-    def __init__(self, command: Sequence[str], *, log_path: Path, clock: Clock) -> None:
+    def __init__(
+        self, command: Sequence[str], *, log_path: Path, clock: Clock, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._command = command
+        # None: ours.
+        self._environment = environment
         self._log_path = log_path
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
@@ -103,6 +107,7 @@ class Supervisor:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            env=self._environment,
             preexec_fn=die_with_parent,
             # Ctrl-C in a terminal reaches the whole group; the child is told by us, once the door is shut.
             start_new_session=True,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 
-from mainstem.catalog.sigv4 import Keys, sign
 from mainstem.model import Denied, Invalid
+from mainstem.wire.sigv4 import Keys, sign
 
 REGION_DEFAULT = "us-east-1"
 BODY_CHARS_MAX = 1 << 20
@@ -36,6 +36,10 @@ class Access:
         self, io: Mapping[str, str] | None = None, *, vend_credentials: bool = False, sign_requests: bool = True
     ) -> None:
         self._io = dict(io or {})
+        # One thing by two names: Java clients know the first, pyiceberg and DuckDB the second.
+        region = self._io.get("client.region") or self._io.get("s3.region")
+        if region:
+            self._io = {"client.region": region, "s3.region": region} | self._io
         self._vends = vend_credentials
         self._signs = sign_requests
         key_id, secret = self._io.get("s3.access-key-id"), self._io.get("s3.secret-access-key")

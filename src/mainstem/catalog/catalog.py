@@ -17,17 +17,27 @@ from mainstem.catalog.access import Access, Grant
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
-from mainstem.catalog.files import Files, RoutedFiles
+from mainstem.catalog.files import FileIoOf, Files, RoutedFiles
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
 from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
 from mainstem.catalog.planning import Planner, Scan, ScanRequest
 from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Kind, Mark, Pointer, Store, Swap
+from mainstem.catalog.store import Kind, Mark, Pointer, Store, Swap, Watch
 from mainstem.catalog.tokens import Tokens
 from mainstem.catalog.views import Views, refuse_taken
-from mainstem.model import NOWHERE, Corrupt, Invalid, LogPosition, NotFound, OutcomeUnknown, Overloaded, TableName
+from mainstem.model import (
+    NOWHERE,
+    Corrupt,
+    Invalid,
+    LogPosition,
+    MainstemError,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    TableName,
+)
 from mainstem.runtime.clock import Clock, SystemClock
 
 WAREHOUSE = "lake"
@@ -148,6 +158,16 @@ class Catalog:
         """The folder of all tables that the catalog itself placed."""
         return self._locations.warehouse
 
+    @property
+    def cached_bytes(self) -> int:
+        """Of metadata documents, at hand."""
+        return self._documents.cached_bytes
+
+    @property
+    def file_io(self) -> FileIoOf:
+        """pyiceberg's way to the tables' files, for whoever reads manifests."""
+        return self._files.file_io
+
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""
         if name and name != WAREHOUSE and name.rstrip("/") != self._locations.warehouse:
@@ -166,6 +186,32 @@ class Catalog:
             TableState(ident.table_name, pointer.snapshot_id, pointer.covered)
             for ident, pointer in self._store.entries(None, Kind.TABLE)
         ]
+
+    def follow(self, watch: Watch, timeout_s: float) -> None:
+        """Tell `on_commit` of what others commit to the store; blocks until there is something, or the time is over."""
+        names = watch.wait(timeout_s)
+        try:
+            if names is None:
+                names = [ident for ident, _ in self._store.entries(None, Kind.TABLE)]
+            for ident in names:
+                # Under the lock, so that it cannot be told after a later commit of our own.
+                with self._locks.hold([ident]):
+                    pointer = self._find(ident)
+                    if pointer is not None:
+                        self._announce(ident, pointer)
+        except MainstemError:
+            # What the watch told is lost: let it begin anew, and tell everything.
+            watch.close()
+            raise
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may write to the store."""
+        return not self._store.is_embedded
+
+    def watch(self) -> Watch | None:
+        """For `follow`: None where nobody else writes to the store."""
+        return self._store.watch()
 
     # --- namespaces ---
 
@@ -206,12 +252,19 @@ class Catalog:
         pointer = self._existing(ident)
         return Loaded(pointer.metadata_location, self._current(pointer))
 
-    def is_at_hand(self, ident: TableIdent) -> bool:
-        """Whether loading a table is quick: no network, and no file to be read."""
-        if not self._store.is_embedded:
-            return False
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the store says what is current at once, without a network."""
+        return self._store.is_embedded
+
+    def find_metadata(self, ident: TableIdent) -> str | None:
+        """Where a table's current metadata is; None where there is no such table."""
         pointer = self._find(ident)
-        return pointer is not None and self._documents.has(pointer.metadata_location)
+        return None if pointer is None else pointer.metadata_location
+
+    def check_present(self, location: str) -> None:
+        """Raise `NotFound` where it costs next to nothing to see that a metadata file went away."""
+        self._files.check_present(location)
 
     def metadata_location(self, ident: TableIdent) -> str:
         """Where a table's current metadata is: changes with every commit, and costs no read of it."""

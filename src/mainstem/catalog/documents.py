@@ -64,10 +64,6 @@ class Documents:
         """How much is at hand, counted in bytes of the files."""
         return self._cache_bytes
 
-    def has(self, location: str) -> bool:
-        """Whether a document can be read without its file."""
-        return location in self._cache
-
     def read(self, location: str) -> Stored:
         """The document at a location. Raises `NotFound` where there is none, or no longer."""
         with self._lock:

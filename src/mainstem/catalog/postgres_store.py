@@ -6,12 +6,15 @@ matters is part of the statement that writes.
 
 import importlib
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mainstem.catalog.names import TableIdent
+from mainstem.catalog.postgres_watch import CHANNEL, PostgresWatch, payload
 from mainstem.catalog.sql_store import Connection, Cursor, SqlStore, Violated, write_mark
-from mainstem.catalog.store import CURRENT_MARK
+from mainstem.catalog.store import CURRENT_MARK, Watch
 from mainstem.model import Corrupt, Invalid, OutcomeUnknown, Overloaded
 
 CONNECT_TIMEOUT_S = 10
@@ -71,6 +74,8 @@ class PostgresStore(SqlStore):
         except ImportError as error:
             raise Invalid("PostgreSQL needs psycopg. expected=pip install 'mainstem[postgres]' got=none") from error
         self._dsn = dsn
+        # By which this process knows its own notifications.
+        self._id = uuid.uuid4().hex
         self._idle: list[_Session] = []
         self._lock = threading.Lock()
         self._migrate()
@@ -105,6 +110,7 @@ class PostgresStore(SqlStore):
             yield session
         except self._psycopg.OperationalError as error:
             session.raw.close()
+            self._drop_idle()
             raise Overloaded(f"catalog store cannot be read. got={error}", retry_after_s=1.0) from error
         finally:
             self._give_back(session)
@@ -128,6 +134,7 @@ class PostgresStore(SqlStore):
             if isinstance(error, self._psycopg.IntegrityError):
                 raise Violated(str(error)) from error
             if isinstance(error, self._psycopg.OperationalError):
+                self._drop_idle()
                 # Lost before COMMIT was sent, or a lock that was not had in time: nothing was written.
                 raise Overloaded(f"catalog store cannot write. got={error}", retry_after_s=1.0) from error
             raise
@@ -144,6 +151,12 @@ class PostgresStore(SqlStore):
         except self._psycopg.Error:
             # A connection that cannot even roll back is of no more use; the server does it when the socket closes.
             session.raw.close()
+
+    def _tell_others(self, connection: Connection, idents: Sequence[TableIdent]) -> None:
+        connection.execute("SELECT pg_notify(?, ?)", (CHANNEL, payload(self._id, idents)))
+
+    def watch(self) -> Watch | None:
+        return PostgresWatch(lambda: self._connect().raw, self._id, self._psycopg.OperationalError)
 
     def _lock_namespaces(self, connection: Connection) -> None:
         connection.execute("SELECT pg_advisory_xact_lock(?)", (_NAMESPACES_LOCK,))
@@ -166,6 +179,10 @@ class PostgresStore(SqlStore):
             if version < len(MIGRATIONS):
                 connection.execute("DELETE FROM catalog_version")
                 connection.execute("INSERT INTO catalog_version (version) VALUES (?)", (len(MIGRATIONS),))
+
+    def _drop_idle(self) -> None:
+        # Where one connection broke, the others did too: each would cost somebody a failure.
+        self.close()
 
     def close(self) -> None:
         """Release every connection."""

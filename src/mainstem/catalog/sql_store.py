@@ -13,7 +13,7 @@ import msgspec
 
 from mainstem.catalog.errors import AlreadyExists, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, NoSuchView
 from mainstem.catalog.names import Namespace, TableIdent
-from mainstem.catalog.store import Kind, Mark, Pointer, Swap
+from mainstem.catalog.store import Kind, Mark, Pointer, Swap, Watch
 from mainstem.model import LogPosition
 
 SEPARATOR = "\x1f"
@@ -62,6 +62,12 @@ class SqlStore:
 
     def _lock_namespaces(self, connection: Connection) -> None:
         """Let one transaction at a time change namespaces."""
+
+    def _tell_others(self, connection: Connection, idents: Sequence[TableIdent]) -> None:
+        """Let the other processes of this store know, if and when the transaction commits."""
+
+    def watch(self) -> Watch | None:
+        return None
 
     def namespaces(self, parent: Namespace) -> list[Namespace]:
         select = "SELECT namespace FROM namespaces"
@@ -147,6 +153,7 @@ class SqlStore:
                 for swap in ordered:
                     if not _swap_one(connection, swap):
                         raise Lost
+                self._tell_others(connection, [swap.ident for swap in ordered])
         except Lost:
             return False
         except Violated:

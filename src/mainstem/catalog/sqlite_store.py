@@ -1,16 +1,19 @@
 """The embedded store: SQLite with Python's own module. One file, one writer at a time, readers beside it.
 
-No dependency, no import time, and one fsync per transaction (WAL, synchronous=FULL).
+No dependency, no import time, and one fsync per transaction (WAL, synchronous=FULL). The lock on the data folder makes
+this process the only one that writes, so that pointers can be remembered.
 """
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from mainstem.catalog.names import TableIdent
+from mainstem.catalog.pointer_cache import PointerCache
 from mainstem.catalog.sql_store import SqlStore, Violated, write_mark
-from mainstem.catalog.store import CURRENT_MARK
+from mainstem.catalog.store import CURRENT_MARK, Kind, Pointer, Swap
 from mainstem.model import Corrupt, OutcomeUnknown, Overloaded
 
 BUSY_TIMEOUT_S = 30.0
@@ -59,7 +62,30 @@ class SqliteStore(SqlStore):
         self._idle: list[sqlite3.Connection] = []
         # Writers queue here rather than in SQLite, whose busy handler sleeps and polls.
         self._write_lock = threading.Lock()
+        self._pointers = PointerCache(super().entry)
         self._migrate()
+
+    def entry(self, ident: TableIdent) -> Pointer | None:
+        return self._pointers.find(ident)
+
+    def swap(self, swaps: Sequence[Swap]) -> bool:
+        with self._writing(*(swap.ident for swap in swaps)):
+            return super().swap(swaps)
+
+    def rename(self, source: TableIdent, destination: TableIdent, kind: Kind) -> None:
+        with self._writing(source, destination):
+            super().rename(source, destination, kind)
+
+    def drop(self, ident: TableIdent, kind: Kind) -> Pointer:
+        with self._writing(ident):
+            return super().drop(ident, kind)
+
+    @contextmanager
+    def _writing(self, *idents: TableIdent) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._pointers.forget(idents)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)

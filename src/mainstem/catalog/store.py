@@ -58,6 +58,19 @@ class Mark:
 CURRENT_MARK: ContextVar[Mark | None] = ContextVar("current_mark", default=None)
 
 
+class Watch(Protocol):
+    """Tells what other processes write to a store. For one thread at a time."""
+
+    def wait(self, timeout_s: float) -> list[TableIdent] | None:
+        """The names that others wrote to, as soon as there is one; none when the time is over. None: any name.
+
+        Raises `Overloaded` while the store cannot be reached; what was missed is made up for by the next answer.
+        """
+
+    def close(self) -> None:
+        """Stop watching. A `wait` after that begins anew, with any name."""
+
+
 class Store(Protocol):
     """The contract of every backend. Writes are durable when they return."""
 
@@ -105,6 +118,9 @@ class Store(Protocol):
 
     def remember(self, mark: Mark) -> None:
         """Keep the answer to a request that changed nothing."""
+
+    def watch(self) -> Watch | None:
+        """What others write; None where there are no others."""
 
     def close(self) -> None:
         """Release every resource."""

@@ -69,7 +69,7 @@ class Tokens:
     def check(self, token: str) -> str:
         """The client whose token this is."""
         head, _, signature = token.rpartition(".")
-        if not hmac.compare_digest(self._signature(head), signature):
+        if not hmac.compare_digest(self._signature(head).encode(), signature.encode()):
             raise TokenRefused("invalid_grant", "the token is not one of ours")
         try:
             claims = msgspec.json.decode(_decoded(head.partition(".")[2]), type=_Claims)

@@ -13,23 +13,27 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 from mainstem.client.backoff import Backoff
 from mainstem.client.outbox import Outbox
 from mainstem.client.receipt import Durable, Receipt
-from mainstem.model.errors import Invalid, MainstemError, OutcomeUnknown, Overloaded
+from mainstem.model.errors import Denied, Invalid, MainstemError, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.wire import cdc
+from mainstem.wire import cdc_packing as packing
+from mainstem.wire.cdc_packing import Packing
 
 _log = logging.getLogger(__name__)
 
 _GREETING = "hello"
+_REFUSED_FOR_GOOD = (401, 403)
 _UNREACHABLE = (OSError, WebSocketException, TimeoutError)
 
 
@@ -52,6 +56,11 @@ class CdcClient:
         url: str,
         source: str,
         *,
+        token: str | None = None,
+        ssl: SSLContext | None = None,
+        encoding: Literal["json", "msgpack"] = "json",
+        compression: Literal["zstd", "deflate"] | None = None,
+        priority: Literal["low", "normal", "high"] = "normal",
         window_batches_max: int = 64,
         window_bytes_max: int = 16 * 1024 * 1024,
         open_timeout_s: float = 30.0,
@@ -60,8 +69,15 @@ class CdcClient:
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        """`encoding` and `compression` are asked for when connecting; `deflate` is the WebSocket's own
+        (permessage-deflate), `zstd` is usually smaller and quicker."""
         self.source = source
         self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._ssl = ssl
+        self._packing = Packing(encoding)
+        self._compression = compression
+        self._priority = cdc.Priority(priority)
         self._window_batches_max = window_batches_max
         self._window_bytes_max = window_bytes_max
         self._open_timeout_s = open_timeout_s
@@ -124,7 +140,7 @@ class CdcClient:
         Without a `sequence` the client counts on from what the server has.
         """
         events = list(changes)
-        payload = cdc.encode_events(events)
+        payload = packing.encode_events(events) if self._is_packed else cdc.encode_events(events)
         while self._is_full() and self._fatal is None and not self._closing:
             self._progress.clear()
             await self._progress.wait()
@@ -162,15 +178,22 @@ class CdcClient:
             try:
                 async with connect(
                     self._url,
-                    compression=None,
+                    compression="deflate" if self._compression == "deflate" else None,
                     max_queue=None,
                     open_timeout=self._open_timeout_s,
                     close_timeout=1.0,
-                    additional_headers={"X-Client-ID": self.source} if self.source.isascii() else None,
+                    ssl=self._ssl,
+                    additional_headers=self._headers
+                    | ({"X-Client-ID": self.source} if self.source.isascii() else {}),
                 ) as socket:
                     await self._converse(socket)
             except _Refused as refusal:
                 asked_s = refusal.retry_s
+            except InvalidStatus as error:
+                if error.response.status_code in _REFUSED_FOR_GOOD:
+                    self._give_up(Denied(f"the server does not let us in. expected=a good token got={error}"))
+                    return
+                _log.info("CDC connection refused", extra={"url": self._url, "error": repr(error)})
             except _UNREACHABLE as error:
                 _log.info("CDC connection lost", extra={"url": self._url, "error": repr(error)})
             except MainstemError as error:
@@ -191,7 +214,7 @@ class CdcClient:
             # However it ends, even by the server's goodbye: to this client it is a connection that was lost.
             with suppress(Invalid, *_UNREACHABLE):
                 async for data in socket:
-                    self._hear(cdc.decode_server(data))
+                    self._hear(packing.decode_server(data))
             sender.cancel()
 
     async def _greet(self, socket: ClientConnection) -> None:
@@ -200,13 +223,17 @@ class CdcClient:
             correlation_id=_GREETING,
             source_do_id=self.source,
             last_ack_sequence=self._last_acked,
+            priority=self._priority,
+            capabilities=cdc.Capabilities(
+                binary_protocol=self._is_packed, compression=self._compression == "zstd"
+            ),
         )
         # A server that is full or stops closes at once; it says why before, so listen even if it no longer does.
         with suppress(*_UNREACHABLE):
             await socket.send(cdc.encode(hello))
         async with asyncio.timeout(self._open_timeout_s):
             while True:
-                answer = cdc.decode_server(await socket.recv())
+                answer = packing.decode_server(await socket.recv())
                 if isinstance(answer, cdc.Nack):
                     if answer.should_retry:
                         raise _Refused(answer)
@@ -228,7 +255,7 @@ class CdcClient:
             return
         parcel = self._outbox.next()
         if parcel is not None:
-            await socket.send(self._batch(parcel.sequence, parcel.payload, parcel.attempts - 1))
+            await self._send_frame(socket, self._batch(parcel.sequence, parcel.payload, parcel.attempts - 1))
         elif self._flushes_to_send:
             request = cdc.FlushRequest(
                 timestamp=self._clock.now_ms(),
@@ -236,22 +263,30 @@ class CdcClient:
                 source_do_id=self.source,
                 reason="manual",
             )
-            await socket.send(cdc.encode(request))
+            await self._send_frame(socket, request)
         else:
             self._wake.clear()
             await self._wake.wait()
 
-    def _batch(self, sequence: int, payload: bytes, retries: int) -> bytes:
-        return cdc.encode(
-            cdc.CdcBatch(
-                timestamp=self._clock.now_ms(),
-                source_do_id=self.source,
-                sequence_number=sequence,
-                size_bytes=len(payload),
-                is_retry=retries > 0,
-                retry_count=retries,
-                events=msgspec.Raw(payload),
-            )
+    @property
+    def _is_packed(self) -> bool:
+        return self._packing is Packing.MSGPACK
+
+    async def _send_frame(self, socket: ClientConnection, message: cdc.ClientMessage) -> None:
+        data = packing.encode(message) if self._is_packed else cdc.encode(message)
+        if self._compression == "zstd":
+            data = packing.compress(data)
+        await socket.send(data)
+
+    def _batch(self, sequence: int, payload: bytes, retries: int) -> cdc.CdcBatch:
+        return cdc.CdcBatch(
+            timestamp=self._clock.now_ms(),
+            source_do_id=self.source,
+            sequence_number=sequence,
+            size_bytes=len(payload),
+            is_retry=retries > 0,
+            retry_count=retries,
+            events=msgspec.Raw(payload),
         )
 
     # Answers

@@ -14,70 +14,148 @@ from anyio import to_thread
 from litestar import asgi
 from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
-from litestar.types import HTTPScope, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-from mainstem.catalog import Catalog, TableIdent
+from mainstem.admission import Role
+from mainstem.catalog import Catalog
+from mainstem.doors.access import access, principal_of
 from mainstem.doors.catalog_answers import Answer, Asked, failure, failure_of
 from mainstem.doors.catalog_auth import TOKEN_PATH, refusal, token_answer
-from mainstem.doors.catalog_operations import OPERATIONS
+from mainstem.doors.catalog_loads import Line, Loads
+from mainstem.doors.catalog_operations import DELEGATION, OPERATIONS
 from mainstem.doors.catalog_retries import once
+from mainstem.doors.catalog_scope import authorize
 from mainstem.model import MainstemError
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
-__all__ = ["Answer", "Asked", "catalog_router", "respond"]
+__all__ = ["Answer", "Asked", "CatalogDoor", "before", "catalog_router", "respond"]
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 # Commits to one table wait for each other in their threads; the bound keeps them from taking every thread there is.
 THREADS_MAX = 24
+PREFIX = "/v1/"
+# Others have paths below the prefix too: how the catalog's go on.
+_ROOTS = wire.ROOTS | {TOKEN_PATH.partition("/")[0]}
+
+# The server's own configuration is changed at the path at which the catalog's is read, and read below it.
+_SERVER_CONFIG = "/v1/config"
 
 _logger = logging.getLogger(__name__)
 
 
-def catalog_router(catalog: Catalog) -> ASGIRouteHandler:
-    """The routes below `/v1`, to be mounted at the root."""
-    threads = anyio.CapacityLimiter(THREADS_MAX)
+class CatalogDoor:
+    """The catalog as an ASGI application of everything below `/v1` that is its own."""
 
-    @asgi("/v1", is_mount=True, copy_scope=False)
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP:
-            answer = await _answer(scope, receive)
-            # An answer to HEAD has no body of its own, whatever its length would be.
-            body = b"" if scope["method"] == "HEAD" else answer.body
-            headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
-            if body:
-                headers.append((b"content-type", b"application/json"))
-            if answer.status not in (204, 304):
-                headers.append((b"content-length", str(len(body)).encode()))
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": body, "more_body": False})
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._loads = Loads(catalog)
+        self._threads = anyio.CapacityLimiter(THREADS_MAX)
 
-    async def _answer(scope: HTTPScope, receive: Receive) -> Answer:
+    async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        answer = await self._answer(scope, receive)
+        # An answer to HEAD has no body of its own, whatever it says of it.
+        body = b"" if scope["method"] == "HEAD" else answer.body
+        headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
+        if answer.body:
+            headers.append((b"content-type", b"application/json"))
+        if answer.status not in (204, 304):
+            headers.append((b"content-length", str(len(body)).encode()))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _answer(self, scope: HTTPScope, receive: Receive) -> Answer:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        body = await _body(receive)
+        body = await _body(headers, receive)
         if body is None:
             return failure(f"Request is larger than {BODY_BYTES_MAX} bytes", "RequestTooLargeException", 413)
         method = str(scope["method"])
-        path = scope["raw_path"].decode("ascii", "replace").removeprefix("/v1/")
+        path = scope["raw_path"].decode("ascii", "replace").removeprefix(PREFIX)
+        tokens = self._catalog.tokens
         if method == "POST" and path == TOKEN_PATH:
-            return token_answer(catalog.tokens, headers, body)
-        refused = refusal(catalog.tokens, headers)
-        if refused is not None:
-            return refused
+            return token_answer(tokens, headers, body)
+        principal = principal_of(scope)
+        if not principal.is_authenticated:
+            refused = refusal(tokens, headers)
+            if refused is not None:
+                return refused
+        line = None
+        # Answers at hand are those for whoever may see and do everything; the others' are decided one by one.
+        if method == "GET" and principal.is_unbounded and principal.has(Role.WRITER):
+            line = Line(scope["raw_path"], scope["query_string"], headers.get(DELEGATION, ""))
+            # Where the store answers at once, a thread would take longer than the answer.
+            if self._catalog.is_embedded and (found := self._at_hand(line, headers)) is not None:
+                return found
         call = wire.route(method, path)
         if call is None:
-            return failure("No such endpoint", "NotFoundException", 404)
-        asked = Asked(call, _query(scope["query_string"]), headers, body)
-        if call.operation is Operation.LOAD_TABLE and catalog.is_at_hand(TableIdent(call.namespace, call.name)):
-            # A thread would take longer than the answer.
-            return respond(catalog, asked)
-        return await to_thread.run_sync(respond, catalog, asked, limiter=threads)
+            return _no_such(path)
+        asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
+        return await to_thread.run_sync(self._respond, asked, line, limiter=self._threads)
+
+    def _respond(self, asked: Asked, line: Line | None) -> Answer:
+        """In a thread: the answer, made anew where it is not at hand."""
+        if line is None or asked.call.operation is not Operation.LOAD_TABLE:
+            return respond(self._catalog, asked)
+        if not self._catalog.is_embedded and (found := self._at_hand(line, asked.headers)) is not None:
+            return found
+        answer = respond(self._catalog, asked)
+        self._loads.keep(line, asked, answer)
+        return answer
+
+    def _at_hand(self, line: Line, headers: Mapping[str, str]) -> Answer | None:
+        try:
+            return self._loads.find(line, headers.get("if-none-match"))
+        except MainstemError as error:
+            return failure_of(error)
+
+
+def catalog_router(catalog: Catalog) -> ASGIRouteHandler:
+    """The routes below `/v1`, to be mounted at the root of an application that has others as well."""
+    door = CatalogDoor(catalog)
+
+    # Who may do what is decided by the operation and the names in it: see `catalog_scope`.
+    @asgi("/v1", is_mount=True, copy_scope=False, opt=access(Role.CLIENT))
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP:
+            await door(scope, receive, send)
 
     return serve
 
 
-async def _body(receive: Receive) -> bytes | None:
+def before(app: ASGIApp, door: CatalogDoor) -> ASGIApp:
+    """An application whose catalog is reached without the framework, which takes several times as long as a load."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.HTTP and _is_ours(scope["path"], scope["method"]):
+            await door(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return serve
+
+
+def _is_ours(path: str, method: str) -> bool:
+    if not path.startswith(PREFIX):
+        return False
+    if path.startswith(_SERVER_CONFIG):
+        return path == _SERVER_CONFIG and method != "PATCH"
+    end = path.find("/", len(PREFIX))
+    return path[len(PREFIX) : end if end >= 0 else None] in _ROOTS
+
+
+def _no_such(path: str) -> Answer:
+    methods = ["POST"] if path == TOKEN_PATH else wire.methods(path)
+    if not methods:
+        return failure("No such endpoint", "NotFoundException", 404)
+    answer = failure(f"No such method here: expected {', '.join(methods)}", "MethodNotAllowedException", 405)
+    return answer._replace(headers={"Allow": ", ".join(methods)})
+
+
+async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:
     """The whole body; None if it is too large."""
+    if "content-length" not in headers and "transfer-encoding" not in headers:
+        return b""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -101,6 +179,7 @@ def _query(raw: bytes) -> Mapping[str, str]:
 def respond(catalog: Catalog, asked: Asked) -> Answer:
     """Answer one request, whatever becomes of it."""
     try:
+        authorize(catalog, asked)
         return once(catalog, asked, lambda: _run(catalog, asked))
     except MainstemError as error:
         return failure_of(error)

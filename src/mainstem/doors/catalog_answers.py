@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from mainstem.admission import ANYONE, Principal
 from mainstem.catalog import (
     AlreadyExists,
     CommitFailed,
@@ -37,6 +38,7 @@ class Asked(NamedTuple):
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    principal: Principal = ANYONE
 
     @property
     def ident(self) -> TableIdent:

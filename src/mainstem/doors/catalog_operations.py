@@ -3,12 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.catalog import Catalog, Commit, LoadedView, NewTable, NewView, NoSuchTable, NoSuchView, TableIdent
+from mainstem.admission import Role
+from mainstem.catalog import (
+    Catalog,
+    Commit,
+    LoadedView,
+    NewTable,
+    NewView,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+    TableIdent,
+)
 from mainstem.catalog.catalog import Loaded
 from mainstem.catalog.metadata import with_referenced_snapshots_only
 from mainstem.catalog.planning import Scan, ScanRequest
 from mainstem.doors.catalog_answers import UNPROCESSABLE, Answer, Asked, failure, ok
-from mainstem.model import Invalid
+from mainstem.model import Denied, Invalid
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
@@ -30,7 +41,16 @@ def _config(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _list_namespaces(catalog: Catalog, asked: Asked) -> Answer:
-    found = catalog.list_namespaces(wire.parse_namespace(asked.query.get("parent", "")))
+    parent = wire.parse_namespace(asked.query.get("parent", ""))
+    who = asked.principal
+    # On the way to one's own namespaces, those above them are listed; nothing else of them is told.
+    if parent and not who.covers(".".join(parent)) and not who.leads_to(".".join(parent)):
+        raise NoSuchNamespace(parent)
+    found = [
+        namespace
+        for namespace in catalog.list_namespaces(parent)
+        if who.covers(".".join(namespace)) or who.leads_to(".".join(namespace))
+    ]
     page = wire.paginate(found, lambda n: n[-1], asked.query.get("pageToken"), asked.query.get("pageSize"))
     return ok({"namespaces": page.entries, "next-page-token": page.next_token})
 
@@ -70,6 +90,7 @@ def _list_tables(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _identifiers(found: list[TableIdent], asked: Asked) -> Answer:
+    found = [ident for ident in found if asked.principal.may_read(ident.table_name)]
     page = wire.paginate(found, lambda t: t.name, asked.query.get("pageToken"), asked.query.get("pageSize"))
     entries = [{"namespace": ident.namespace, "name": ident.name} for ident in page.entries]
     return ok({"identifiers": entries, "next-page-token": page.next_token})
@@ -90,12 +111,10 @@ def _register_table(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _load_table(catalog: Catalog, asked: Asked) -> Answer:
-    snapshots = asked.query.get("snapshots", "all")
-    if snapshots not in ("all", "refs"):
-        raise Invalid(f"snapshots is unknown. expected=all or refs got={snapshots!r}")
+    snapshots = snapshots_shown(asked)
     known = asked.headers.get("if-none-match")
     if known is not None:
-        current = wire.etag(catalog.metadata_location(asked.ident), _variant(asked, snapshots))
+        current = wire.etag(catalog.metadata_location(asked.ident), variant(asked, snapshots))
         if wire.is_match(known, current):
             return Answer(304, headers={"ETag": current})
     return _table(catalog, asked, catalog.load_table(asked.ident), snapshots)
@@ -131,8 +150,9 @@ def _unregister_table(catalog: Catalog, asked: Asked) -> Answer:
     return _table(catalog, asked, catalog.unregister_table(asked.ident))
 
 
-def _report_metrics(_catalog: Catalog, _asked: Asked) -> Answer:
+def _report_metrics(_catalog: Catalog, asked: Asked) -> Answer:
     # Engines send these unasked after every scan and commit. They are welcome, and nothing is done with them yet.
+    wire.decode(asked.body, wire.ReportMetricsRequest)
     return Answer(204)
 
 
@@ -172,7 +192,9 @@ def _tasks(scan: Scan) -> dict[str, Any]:
 
 
 def _credentials(catalog: Catalog, asked: Asked) -> Answer:
-    found = catalog.access.credentials(catalog.location(asked.ident))
+    # The catalog's own keys open the whole store: whoever is bound to a part of it has its requests signed instead.
+    is_given = asked.principal.is_unbounded and asked.principal.has(Role.WRITER)
+    found = catalog.access.credentials(catalog.location(asked.ident)) if is_given else {}
     return ok({"storage-credentials": wire.credentials(found)})
 
 
@@ -180,9 +202,13 @@ def _sign(catalog: Catalog, asked: Asked) -> Answer:
     body = wire.decode(asked.body, wire.SignRequest)
     if body.provider not in (None, "s3"):
         raise Invalid(f"provider is unknown. expected=s3 got={body.provider!r:.100}")
-    headers = catalog.sign(
-        asked.ident, method=body.method, uri=body.uri, region=body.region, headers=body.headers, body=body.body
-    )
+    try:
+        headers = catalog.sign(
+            asked.ident, method=body.method, uri=body.uri, region=body.region, headers=body.headers, body=body.body
+        )
+    except NoSuchTable as error:
+        # The protocol has no other way to refuse a signature.
+        raise Denied(f"nothing to sign for. got={error}") from error
     return ok({"uri": body.uri, "headers": headers})
 
 
@@ -237,8 +263,8 @@ def _table(catalog: Catalog, asked: Asked, loaded: Loaded, snapshots: str = "all
         raw = wire.encode(with_referenced_snapshots_only(loaded.stored.document))
     headers = {}
     if loaded.metadata_location is not None:
-        headers["ETag"] = wire.etag(loaded.metadata_location, _variant(asked, snapshots))
-    grant = catalog.grant(loaded, asked.headers.get(DELEGATION))
+        headers["ETag"] = wire.etag(loaded.metadata_location, variant(asked, snapshots))
+    grant = catalog.grant(loaded, _delegation(asked))
     config = dict(grant.config)
     if grant.is_signed:
         config["signer.endpoint"] = wire.sign_path(asked.ident.namespace, asked.ident.name or _name(asked))
@@ -248,14 +274,30 @@ def _table(catalog: Catalog, asked: Asked, loaded: Loaded, snapshots: str = "all
     return Answer(200, body, headers)
 
 
+def _delegation(asked: Asked) -> str | None:
+    """The ways to reach files that the client knows and may use."""
+    ways = asked.headers.get(DELEGATION)
+    if ways is None or (asked.principal.is_unbounded and asked.principal.has(Role.WRITER)):
+        return ways
+    return ",".join(way for way in ways.split(",") if way.strip() != "vended-credentials")
+
+
 def _name(asked: Asked) -> str:
     """The table's name where it stands in the body: at its creation."""
     return wire.decode(asked.body, wire.Named).name
 
 
-def _variant(asked: Asked, snapshots: str) -> str:
+def snapshots_shown(asked: Asked) -> str:
+    """Which snapshots a client wants to see: all of them, or those that a branch or a tag names."""
+    snapshots = asked.query.get("snapshots", "all")
+    if snapshots not in ("all", "refs"):
+        raise Invalid(f"snapshots is unknown. expected=all or refs got={snapshots!r}")
+    return snapshots
+
+
+def variant(asked: Asked, snapshots: str) -> str:
     """What else an answer depends on: a client with keys must not be told that nothing changed by one without."""
-    return f"{snapshots} {asked.headers.get(DELEGATION, '')}"
+    return f"{snapshots} {_delegation(asked) or ''}"
 
 
 def _view(loaded: LoadedView) -> Answer:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from mainstem.catalog import Catalog
 from mainstem.catalog.store import CURRENT_MARK, Mark
-from mainstem.doors.catalog_answers import UNPROCESSABLE, Answer, Asked, failure
+from mainstem.doors.catalog_answers import Answer, Asked, failure
 from mainstem.doors.catalog_operations import OPERATIONS
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Call, Operation
@@ -78,7 +78,7 @@ def _fingerprint(asked: Asked) -> str:
 
 def _echo(catalog: Catalog, asked: Asked, mark: Mark, request: str) -> Answer:
     if mark.request != request:
-        return failure("Invalid Idempotency-Key: it was used for another request", *UNPROCESSABLE)
+        return failure("Invalid Idempotency-Key: it was used for another request", "BadRequestException", 400)
     if mark.status != 200:
         return Answer(mark.status, mark.body)
     told_by = _ECHOES[asked.call.operation]

@@ -36,6 +36,7 @@ class MemoryLake:
         self.refusal: Exception | None = None
         self.buffer = BufferView()
         self.flushes = 0
+        self.breaker_state: str | None = None
         self._dedup = dedup
         self._clock = clock
         self._by_hand = by_hand
@@ -99,6 +100,14 @@ class MemoryLake:
         self.flushes += 1
         self.persist()
         return self.watermark
+
+    def breaker(self) -> str | None:
+        """As the test set it."""
+        return self.breaker_state
+
+    def persisted_path(self) -> str | None:
+        """Nowhere."""
+        return None
 
     def utilization(self) -> float:
         """As the test set it in `buffer`."""

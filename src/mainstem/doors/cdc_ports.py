@@ -9,10 +9,14 @@ import msgspec
 
 from mainstem.model.change import SourceId
 from mainstem.model.position import LogPosition
-from mainstem.wire.cdc import ServerState
+from mainstem.wire.cdc import ServerState, Status
 
 if TYPE_CHECKING:
     from mainstem.doors.cdc_session import CdcSession
+
+# Larger than any payload that is taken, so that a batch that is too large gets an answer; beyond it the socket is
+# closed with 1009. To be given to the server (uvicorn: ws_max_size). A compressed frame may not hold more either.
+FRAME_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,9 @@ class CdcSettings:
     replies_bytes_max: int = 16 * 1024 * 1024
     flushes_max: int = 4
     flush_timeout_s: float = 120.0
+    # Refusals in a row after which every further one makes the producer wait: whoever does not listen is slowed down.
+    refusals_free_max: int = 128
+    refusal_pause_s: float = 0.05
 
 
 class BufferView(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +50,25 @@ class BufferView(msgspec.Struct, frozen=True, kw_only=True):
     next_flush_ms: int | None = None
 
 
+class Room(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How much room there is for more, as an ack tells it."""
+
+    utilization: float = 0.0
+    is_behind: bool = False
+    delay_ms: int | None = None
+    # Of the breaker around the commits to the tables: closed, open or half-open. None where nothing is known.
+    breaker: str | None = None
+    until_flush_ms: int | None = None
+
+
 class StatusSource(Protocol):
     """Tells how full the buffer is."""
+
+    def breaker(self) -> str | None:
+        """The state of the breaker around the commits to the tables. Asked for every ack."""
+
+    def persisted_path(self) -> str | None:
+        """Where the tables are."""
 
     def utilization(self) -> float:
         """0.0 to 1.0. Asked for every ack, so it must be cheap."""
@@ -82,10 +106,16 @@ class Host(Protocol):
     def settle(self, source: SourceId) -> None:
         """Take the watermark into account for a source."""
 
-    def utilization(self) -> float:
-        """How full the buffer is."""
+    def followers(self, source: SourceId) -> int:
+        """How many connections send for a source."""
 
-    def status(self) -> bytes:
+    def room(self) -> Room:
+        """How much room there is."""
+
+    def persisted_path(self) -> str | None:
+        """Where the tables are."""
+
+    def status(self) -> Status:
         """A status message, as of now."""
 
 

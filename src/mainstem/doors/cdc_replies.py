@@ -1,16 +1,13 @@
 """What the CDC door answers: errors as nacks, outcomes as acks. Pure functions of values."""
 
-from mainstem.admission import OutOfSequence, TooLarge
+from mainstem.admission import Meter, OutOfSequence, TooLarge
+from mainstem.doors.cdc_ports import Room
 from mainstem.model.errors import Invalid, MainstemError, OutcomeUnknown, Overloaded
 from mainstem.wire import cdc
+from mainstem.wire.cdc_packing import TooMuch
 
-# From here on an ack says `buffered`: durable, with the tables some way behind.
-UTILIZATION_BUFFERED = 0.5
-# From here on an ack asks the producer to slow down.
-UTILIZATION_PACED = 0.8
-PACE_MS_MIN = 100
-PACE_MS_MAX = 5_000
 RETRY_DELAY_MS = 1_000
+BREAKER_CLOSED = "closed"
 
 _REASONS = frozenset(reason.value for reason in cdc.NackReason)
 
@@ -20,36 +17,46 @@ def ack(
     now_ms: int,
     sequence: int,
     count: int,
-    utilization: float,
-    correlation_id: str | None,
+    room: Room,
+    meter: Meter | None = None,
+    correlation_id: str | None = None,
     batch_id: str | None = None,
     status: cdc.AckStatus | None = None,
-) -> bytes:
-    """An ack; without a `status` it is `ok` or `buffered`, by how full the buffer is."""
-    if status is None:
-        status = cdc.AckStatus.BUFFERED if utilization > UTILIZATION_BUFFERED else cdc.AckStatus.OK
-    return cdc.encode(
-        cdc.Ack(
-            timestamp=now_ms,
-            sequence_number=sequence,
-            status=status,
-            correlation_id=correlation_id,
-            batch_id=batch_id,
-            details=cdc.AckDetails(
-                events_processed=count,
-                buffer_utilization=utilization,
-                suggested_delay_ms=suggested_delay_ms(utilization),
-            ),
-        )
+    persisted_path: str | None = None,
+) -> cdc.Ack:
+    """An ack; without a `status` it says how the tables are: `ok`, `buffered`, or `fallback` if none can be written."""
+    delay_ms = room.delay_ms
+    if meter is not None:
+        delay_ms = max(delay_ms or 0, meter.delay_ms or 0) or None
+    return cdc.Ack(
+        timestamp=now_ms,
+        sequence_number=sequence,
+        status=status or _status(room),
+        correlation_id=correlation_id,
+        batch_id=batch_id,
+        details=cdc.AckDetails(
+            events_processed=count,
+            buffer_utilization=room.utilization,
+            time_until_flush=room.until_flush_ms,
+            persisted_path=persisted_path,
+            remaining_tokens=None if meter is None else meter.tokens,
+            bucket_capacity=None if meter is None else meter.capacity,
+            suggested_delay_ms=delay_ms,
+            circuit_breaker_state=room.breaker,
+        ),
+        rate_limit=None if meter is None else _rate_limit(meter, now_ms),
     )
 
 
-def suggested_delay_ms(utilization: float) -> int | None:
-    """How long a producer should wait: nothing below the threshold, then more the fuller the buffer is."""
-    if utilization <= UTILIZATION_PACED:
-        return None
-    excess = min(1.0, (utilization - UTILIZATION_PACED) / (1.0 - UTILIZATION_PACED))
-    return round(PACE_MS_MIN + excess * (PACE_MS_MAX - PACE_MS_MIN))
+def _status(room: Room) -> cdc.AckStatus:
+    if room.breaker is not None and room.breaker != BREAKER_CLOSED:
+        return cdc.AckStatus.FALLBACK
+    return cdc.AckStatus.BUFFERED if room.is_behind else cdc.AckStatus.OK
+
+
+def _rate_limit(meter: Meter, now_ms: int) -> cdc.RateLimit:
+    view = meter.view
+    return cdc.RateLimit(limit=view.limit, remaining=view.remaining, reset_at=now_ms + round(view.reset_s * 1000))
 
 
 def nack(error: Exception, *, now_ms: int, sequence: int, correlation_id: str | None) -> cdc.Nack:
@@ -65,9 +72,20 @@ def nack(error: Exception, *, now_ms: int, sequence: int, correlation_id: str | 
         should_retry=retry_ms is not None,
         correlation_id=correlation_id,
         retry_delay_ms=retry_ms,
-        max_size=error.size_max if isinstance(error, TooLarge) else None,
+        max_size=_max_size(error),
         next_sequence=error.sequence_next if isinstance(error, OutOfSequence) else None,
     )
+
+
+def is_oversized(error: Exception) -> bool:
+    """Whether a message was refused for its size."""
+    return isinstance(error, TooLarge | TooMuch)
+
+
+def _max_size(error: Exception) -> int | None:
+    if isinstance(error, TooLarge):
+        return error.size_max
+    return error.bytes_max if isinstance(error, TooMuch) else None
 
 
 def retry_delay_ms(error: Exception) -> int | None:

@@ -11,22 +11,27 @@ import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from mainstem.admission import Intake, Ticket
+import msgspec
+
+from mainstem.admission import ANYONE, Intake, Meter, Principal, Ticket
 from mainstem.doors import cdc_replies as replies
-from mainstem.doors.cdc_ports import CdcSettings, DoorStats, Flusher, Host
+from mainstem.doors.cdc_ports import FRAME_BYTES_MAX, CdcSettings, DoorStats, Flusher, Host
 from mainstem.doors.cdc_states import Action, Event, State, step
-from mainstem.model.batch import Batch, Encoding
+from mainstem.model.batch import Batch, Encoding, Priority
 from mainstem.model.change import SourceId
 from mainstem.model.errors import Invalid, MainstemError, Overloaded
 from mainstem.runtime.clock import Clock
 from mainstem.wire import cdc
+from mainstem.wire import cdc_packing as packing
+from mainstem.wire.cdc_packing import Packing
 
 _log = logging.getLogger(__name__)
 
 CLOSE_NORMAL = 1000
 CLOSE_GOING_AWAY = 1001
+CLOSE_POLICY = 1008
 
 _EVENTS: dict[type[cdc.ClientMessage], Event] = {
     cdc.CdcBatch: Event.BATCH,
@@ -36,7 +41,8 @@ _EVENTS: dict[type[cdc.ClientMessage], Event] = {
     cdc.Disconnect: Event.DISCONNECT,
 }
 
-Send = Callable[[bytes], Awaitable[None]]
+# Text goes out as a text frame, bytes as a binary one.
+Send = Callable[[str | bytes], Awaitable[None]]
 Close = Callable[[int, str], Awaitable[None]]
 
 
@@ -47,13 +53,22 @@ class _Reply:
 
     def __init__(
         self,
-        render: Callable[[], tuple[bytes, ...]],
+        render: Callable[[], tuple[cdc.ServerMessage, ...]],
         ready: "asyncio.Future[Any] | None" = None,
         size_bytes: int = 0,
     ) -> None:
         self.render = render
         self.ready = ready
         self.size_bytes = size_bytes
+
+
+class _Incoming(NamedTuple):
+    """A message as it came: `payload` is the JSON text of a batch's events, where that is known already."""
+
+    message: cdc.ClientMessage
+    packing: Packing
+    payload: bytes | None = None
+    events: list[cdc.CdcEvent] | None = None
 
 
 class CdcSession:
@@ -71,6 +86,8 @@ class CdcSession:
         send: Send,
         close: Close,
         default_source: str | None = None,
+        meter: Meter | None = None,
+        principal: Principal = ANYONE,
     ) -> None:
         self._intake = intake
         self._host = host
@@ -80,7 +97,14 @@ class CdcSession:
         self._stats = stats
         self._send = send
         self._close = close
-        self._source = SourceId(default_source) if default_source else None
+        self._principal = principal
+        self._source = SourceId(principal.source(default_source)) if default_source else None
+        # None where the connection is under no limit of rate.
+        self._meter = meter
+        self._packing = Packing.JSON
+        self._priority = cdc.Priority.NORMAL
+        self._oversized = 0
+        self._refused_in_a_row = 0
         self._sources: set[str] = set()
         self._state = State.OPEN
         self._close_with: tuple[int, str] | None = None
@@ -92,8 +116,8 @@ class CdcSession:
         self._flushes: set[asyncio.Task[None]] = set()
         # Sources whose `persisted` stands in the queue, and whether it changed since.
         self._telling: dict[str, bool] = {}
-        # After a refusal for now, by source: until when (monotonic), and above which sequence.
-        self._held: dict[str, tuple[float, int]] = {}
+        # After a refusal for now, by source: until when (monotonic), above which sequence, and why.
+        self._held: dict[str, tuple[float, int, str]] = {}
         limits = intake.gate.limits
         # A message up to this size cannot break a limit on bytes, so it may be decoded in one go.
         self._small_bytes = min(limits.payload_bytes_max, limits.event_bytes_max)
@@ -149,44 +173,56 @@ class CdcSession:
         while self._full and self._state is not State.CLOSED:
             self._room.clear()
             await self._room.wait()
-        sequence, correlation_id = 0, None
+        known = cdc.Peek()
         try:
-            payload, events = None, None
-            if len(data) <= self._small_bytes and (whole := cdc.decode_whole_batch(data)) is not None:
-                message: cdc.ClientMessage = whole[0]
-                payload, events = whole[1], whole[2]
-            else:
-                try:
-                    message = cdc.decode_client(data)
-                except Invalid as error:
-                    self._refuse_unreadable(data, error)
-                    return
+            try:
+                data = packing.decompress(data, FRAME_BYTES_MAX)
+                incoming = self._decode(data)
+            except Invalid as error:
+                self._refuse_unreadable(data, error)
+                return
+            message = incoming.message
             sequence = message.sequence_number if isinstance(message, cdc.CdcBatch) else 0
-            correlation_id = message.correlation_id
-            self._act(message, payload, events)
+            known = cdc.Peek(sequence, message.correlation_id)
+            self._act(incoming)
         except MainstemError as error:
-            self._refuse(error, sequence, correlation_id)
+            self._refuse(error, known.sequence_number, known.correlation_id)
         except Exception as error:
-            _log.exception("a CDC message could not be served", extra={"sequence": sequence})
-            self._refuse(error, sequence, correlation_id)
+            _log.exception("a CDC message could not be served", extra={"sequence": known.sequence_number})
+            self._refuse(error, known.sequence_number, known.correlation_id)
+        if self._refused_in_a_row > self._settings.refusals_free_max:
+            await asyncio.sleep(self._settings.refusal_pause_s)
+
+    def _decode(self, data: bytes) -> "_Incoming":
+        """The message and, where that is cheap, its events."""
+        if packing.packing_of(data) is Packing.MSGPACK:
+            return _Incoming(packing.decode_client(data), Packing.MSGPACK)
+        # One that will be refused anyway is not worth the reading.
+        affordable = self._meter is None or self._meter.delay_ms is None
+        if affordable and len(data) <= self._small_bytes and (whole := cdc.decode_whole_batch(data)) is not None:
+            return _Incoming(whole[0], Packing.JSON, whole[1], whole[2])
+        return _Incoming(cdc.decode_client(data), Packing.JSON)
 
     def _refuse_unreadable(self, data: bytes, error: Invalid) -> None:
         if self._step(Event.UNREADABLE) is Action.REFUSE:
-            known = cdc.peek(data)
+            self._charge(1.0)
+            known = packing.peek(data) if packing.packing_of(data) is Packing.MSGPACK else cdc.peek(data)
             self._refuse(error, known.sequence_number, known.correlation_id)
 
-    def _act(
-        self, message: cdc.ClientMessage, payload: bytes | None = None, events: list[cdc.CdcEvent] | None = None
-    ) -> None:
+    def _act(self, incoming: "_Incoming") -> None:
+        message = incoming.message
         action = self._step(_EVENTS[type(message)])
         match action, message:
             case Action.TAKE, cdc.CdcBatch():
-                self._take(message, bytes(message.events) if payload is None else payload, events)
+                self._take(message, incoming)
             case Action.GREET, cdc.Connect():
+                self._charge(1.0)
                 self._greet(message)
             case Action.TELL, _:
+                self._charge(self._intake.gate.rates.settings.heartbeat_tokens)
                 self._queue(_Reply(lambda: (self._host.status(),)))
             case Action.FLUSH, cdc.FlushRequest():
+                self._charge(1.0)
                 source = self._source_of(message)
                 self._queue(_Reply(partial(self._render_flush_begun, source, message.correlation_id)))
             case Action.LEAVE, _:
@@ -195,52 +231,81 @@ class CdcSession:
             case Action.REFUSE_STOPPING, _:
                 raise replies.stopping()
 
-    def _take(self, message: cdc.CdcBatch, payload: bytes, events: list[cdc.CdcEvent] | None) -> None:
+    def _charge(self, tokens: float) -> None:
+        if self._meter is not None:
+            self._meter.take(tokens)
+
+    def _take(self, message: cdc.CdcBatch, incoming: "_Incoming") -> None:
         source = self._source_of(message)
-        gate = self._intake.gate
-        if events is None:
-            gate.limits.check_payload(len(payload))
-            if len(payload) > gate.limits.event_bytes_max:
-                gate.limits.check_event(max(cdc.event_sizes(payload), default=0))
-            events = cdc.decode_events(payload)
         self._check_hold(source, message.sequence_number)
-        batch = Batch(
+        try:
+            self._charge(1.0)
+            self._follow(source)
+            payload, events = incoming.payload, incoming.events
+            if payload is None or events is None:
+                payload, events = self._read_events(bytes(message.events), incoming.packing)
+            batch = self._batch(message, source, payload, events)
+            ticket = self._intake.take(batch)
+        except Overloaded as error:
+            self._hold(source, message.sequence_number, error)
+            raise
+        self._refused_in_a_row = 0
+        render = partial(self._render_outcome, ticket, source, batch.sequence, batch.count, message.correlation_id)
+        if ticket.outcome is not None:
+            ticket.outcome.add_done_callback(partial(self._settled, source, batch.sequence))
+        self._queue(_Reply(render, ticket.outcome, len(payload)))
+
+    def _read_events(self, raw: bytes, written: Packing) -> tuple[bytes, list[cdc.CdcEvent]]:
+        """The JSON text of the events, and what they are. The sizes are looked at before anything is made of them."""
+        limits = self._intake.gate.limits
+        limits.check_payload(len(raw))
+        is_json = written is Packing.JSON
+        if len(raw) > limits.event_bytes_max:
+            limits.check_event(max((cdc if is_json else packing).event_sizes(raw), default=0))
+        return (raw, cdc.decode_events(raw)) if is_json else packing.decode_events(raw)
+
+    def _batch(self, message: cdc.CdcBatch, source: SourceId, payload: bytes, events: list[cdc.CdcEvent]) -> Batch:
+        return Batch(
             source=source,
             sequence=message.sequence_number,
             count=len(events),
             encoding=Encoding.CDC_JSON,
             payload=payload,
             fingerprint=zlib.crc32(payload),
-            tables=gate.tables({event.table for event in events}),
+            tables=self._intake.gate.tables({event.table for event in events}, self._principal),
+            priority=Priority[(message.priority or self._priority).name],
         )
-        self._follow(source)
-        try:
-            ticket = self._intake.take(batch)
-        except Overloaded as error:
-            self._hold(source, message.sequence_number, error)
-            raise
-        render = partial(self._render_outcome, ticket, source, batch.sequence, batch.count, message.correlation_id)
-        if ticket.outcome is not None:
-            ticket.outcome.add_done_callback(partial(self._settled, source, batch.sequence))
-        self._queue(_Reply(render, ticket.outcome, len(payload)))
 
     def _greet(self, message: cdc.Connect) -> None:
-        if message.protocol_version != cdc.PROTOCOL_VERSION:
-            raise Invalid(f"protocol version. expected={cdc.PROTOCOL_VERSION} got={message.protocol_version}")
+        if message.protocol_version < 1:
+            raise Invalid(f"protocol version. expected=at least 1 got={message.protocol_version}")
         if message.source_do_id is not None:
-            self._source = SourceId(message.source_do_id)
+            self._source = SourceId(self._principal.source(message.source_do_id))
         source = self._source_of(message)
         self._follow(source)
+        self._priority = message.priority
         # What this source sent on a connection that is gone may still be on its way to the disk; only then is its
         # highest durable sequence what it stays.
         assert self._group is not None
         settled = self._group.create_task(self._intake.settled(source))
         settled.add_done_callback(lambda _: self._wake.set())
-        self._queue(_Reply(partial(self._render_greeting, source, message.correlation_id), settled))
+        self._queue(_Reply(partial(self._render_greeting, source, message), settled))
+
+    def _agree(self, asked: cdc.Capabilities) -> cdc.Capabilities:
+        """What both sides can do. The answers to come are written accordingly."""
+        self._packing = Packing.MSGPACK if asked.binary_protocol else Packing.JSON
+        limits = self._intake.gate.limits
+        return cdc.Capabilities(
+            binary_protocol=asked.binary_protocol,
+            compression=asked.compression,
+            batching=True,
+            max_batch_size=min(limits.events_max, asked.max_batch_size or limits.events_max),
+            max_message_size=min(limits.payload_bytes_max, asked.max_message_size or limits.payload_bytes_max),
+        )
 
     def _source_of(self, message: cdc.ClientMessage) -> SourceId:
         if isinstance(message.source_do_id, str):
-            return SourceId(message.source_do_id)
+            return SourceId(self._principal.source(message.source_do_id))
         if self._source is None:
             raise replies.missing_source()
         return self._source
@@ -252,6 +317,8 @@ class CdcSession:
             raise Invalid(
                 f"too many sources on one connection. expected=at most {self._settings.sources_per_connection_max}"
             )
+        if self._meter is not None:
+            self._intake.gate.rates.check_source(source, self._host.followers(source))
         self._host.follow(self, source)
         self._sources.add(source)
 
@@ -265,19 +332,21 @@ class CdcSession:
         now_s = self._clock.monotonic_s()
         held = self._held.get(source)
         after = sequence if held is None or held[0] <= now_s else min(held[1], sequence)
-        self._held[source] = (now_s + retry_ms / 1000, after)
+        self._held[source] = (now_s + retry_ms / 1000, after, getattr(error, "reason", "internal_error"))
 
     def _check_hold(self, source: SourceId, sequence: int) -> None:
         held = self._held.get(source)
         if held is None:
             return
-        until_s, after = held
+        until_s, after, reason = held
         if sequence <= after:
             return
         left_s = until_s - self._clock.monotonic_s()
         if left_s > 0:
             raise Overloaded(
-                f"an earlier batch waits for its retry. expected={after} got={sequence}", retry_after_s=left_s
+                f"an earlier batch waits for its retry. expected={after} got={sequence}",
+                retry_after_s=left_s,
+                reason=reason,
             )
         self._held.pop(source)
 
@@ -291,8 +360,17 @@ class CdcSession:
     def _refuse(self, error: Exception, sequence: int, correlation_id: str | None) -> None:
         nack = replies.nack(error, now_ms=self._clock.now_ms(), sequence=sequence, correlation_id=correlation_id)
         self._stats.nacks[nack.reason] += 1
-        data = cdc.encode(nack)
-        self._queue(_Reply(lambda: (data,)))
+        self._refused_in_a_row += 1
+        self._queue(_Reply(lambda: (nack,)))
+        if replies.is_oversized(error):
+            self._oversized += 1
+            if self._oversized >= self._intake.gate.rates.settings.oversized_max:
+                self._expel()
+
+    def _expel(self) -> None:
+        if self._step(Event.OFFENCE) is Action.EXPEL:
+            self._close_with = (CLOSE_POLICY, "oversized messages")
+            self._wake.set()
 
     @property
     def _full(self) -> bool:
@@ -307,8 +385,8 @@ class CdcSession:
                     reply = self._replies.popleft()
                     self._replies_bytes -= reply.size_bytes
                     self._room.set()
-                    for data in reply.render():
-                        await self._send(data)
+                    for message in reply.render():
+                        await self._send(self._encode(message))
                 elif not self._replies and self._close_with is not None and not self._flushes:
                     await self._close(*self._close_with)
                     return
@@ -322,6 +400,9 @@ class CdcSession:
             self._state = State.CLOSED
             self._room.set()
 
+    def _encode(self, message: cdc.ServerMessage) -> str | bytes:
+        return packing.encode(message) if self._packing is Packing.MSGPACK else cdc.encode(message).decode()
+
     def _settled(self, source: SourceId, sequence: int, outcome: "asyncio.Future[Any]") -> None:
         error = None if outcome.cancelled() else outcome.exception()
         if isinstance(error, Exception):
@@ -330,7 +411,7 @@ class CdcSession:
 
     def _render_outcome(
         self, ticket: Ticket, source: SourceId, sequence: int, count: int, correlation_id: str | None
-    ) -> tuple[bytes, ...]:
+    ) -> tuple[cdc.ServerMessage, ...]:
         now_ms = self._clock.now_ms()
         outcome = ticket.outcome
         error = None
@@ -344,7 +425,7 @@ class CdcSession:
             self._stats.nacks[nack.reason] += 1
             # While it was under way it held back what could be said of those after it.
             self.tell_persisted(source)
-            return (cdc.encode(nack),)
+            return (nack,)
         if ticket.duplicate:
             self._stats.duplicates += 1
             # The tables may have it already, and then no watermark will say so again.
@@ -355,47 +436,58 @@ class CdcSession:
             self._stats.batches += 1
             self._stats.changes += count
         appended = outcome.result() if outcome is not None else None
-        data = replies.ack(
+        ack = replies.ack(
             now_ms=now_ms,
             sequence=sequence,
             count=0 if ticket.duplicate else count,
-            utilization=self._host.utilization(),
+            room=self._host.room(),
+            meter=self._meter,
             correlation_id=correlation_id,
             batch_id=f"{appended.first}-{appended.last}" if appended is not None else None,
             status=cdc.AckStatus.DUPLICATE if ticket.duplicate else None,
         )
-        return (data,)
+        return (ack,)
 
-    def _render_greeting(self, source: SourceId, correlation_id: str | None) -> tuple[bytes, ...]:
+    def _render_greeting(self, source: SourceId, hello: cdc.Connect) -> tuple[cdc.ServerMessage, ...]:
         self._host.settle(source)
         if source not in self._telling:
             self.tell_persisted(source)
+        dedup = self._intake.gate.dedup
         greeting = replies.ack(
             now_ms=self._clock.now_ms(),
-            sequence=self._intake.gate.dedup.highest(source),
+            sequence=dedup.highest(source),
             count=0,
-            utilization=self._host.utilization(),
-            correlation_id=correlation_id,
+            room=self._host.room(),
+            meter=self._meter,
+            correlation_id=hello.correlation_id,
             status=cdc.AckStatus.OK,
         )
-        return greeting, self._host.status()
+        agreed = msgspec.structs.replace(
+            greeting,
+            protocol_version=cdc.PROTOCOL_VERSION,
+            capabilities=self._agree(hello.capabilities or cdc.Capabilities()),
+            resume_from=dedup.resume_from(source, hello.last_ack_sequence),
+        )
+        return agreed, self._host.status()
 
-    def _render_persisted(self, source: SourceId, sequence: int, correlation_id: str | None) -> bytes:
+    def _render_persisted(self, sequence: int, correlation_id: str | None) -> cdc.Ack:
         return replies.ack(
             now_ms=self._clock.now_ms(),
             sequence=sequence,
             count=0,
-            utilization=self._host.utilization(),
+            room=self._host.room(),
+            meter=self._meter,
             correlation_id=correlation_id,
             status=cdc.AckStatus.PERSISTED,
+            persisted_path=self._host.persisted_path(),
         )
 
-    def _render_told(self, source: SourceId, sequence: int) -> tuple[bytes, ...]:
+    def _render_told(self, source: SourceId, sequence: int) -> tuple[cdc.ServerMessage, ...]:
         if self._telling.pop(source):
             self.tell_persisted(source)
-        return (self._render_persisted(source, sequence, None),)
+        return (self._render_persisted(sequence, None),)
 
-    def _render_flush_begun(self, source: SourceId, correlation_id: str | None) -> tuple[bytes, ...]:
+    def _render_flush_begun(self, source: SourceId, correlation_id: str | None) -> tuple[cdc.ServerMessage, ...]:
         # Here, everything that came before the request is durable and answered.
         assert self._group is not None
         if len(self._flushes) >= self._settings.flushes_max:
@@ -418,7 +510,7 @@ class CdcSession:
             return
         self._host.settle(source)
         sequence = self._intake.persisted(source) or 0
-        self._queue(_Reply(lambda: (self._render_persisted(source, sequence, correlation_id), self._host.status())))
+        self._queue(_Reply(lambda: (self._render_persisted(sequence, correlation_id), self._host.status())))
 
     def _flushed(self, flush: "asyncio.Task[None]") -> None:
         self._flushes.discard(flush)

@@ -25,6 +25,8 @@ class Event(Enum):
     DISCONNECT = auto()
     # A message that could not be read.
     UNREADABLE = auto()
+    # One oversized message too many.
+    OFFENCE = auto()
     # The server begins to stop.
     DRAIN = auto()
     # The peer is gone.
@@ -42,6 +44,8 @@ class Action(Enum):
     LEAVE = auto()
     # Close because the server stops, once everything is answered.
     GO_AWAY = auto()
+    # Close because of what the producer sends, once everything is answered.
+    EXPEL = auto()
     # Say what is wrong with the message.
     REFUSE = auto()
     # Say that the server stops.
@@ -59,6 +63,7 @@ TRANSITIONS: dict[State, dict[Event, tuple[State, Action]]] = {
         Event.FLUSH: (State.OPEN, Action.FLUSH),
         Event.DISCONNECT: (State.LEAVING, Action.LEAVE),
         Event.UNREADABLE: (State.OPEN, Action.REFUSE),
+        Event.OFFENCE: (State.LEAVING, Action.EXPEL),
         Event.DRAIN: (State.DRAINING, Action.GO_AWAY),
         Event.GONE: (State.CLOSED, Action.NOTHING),
     },
@@ -69,6 +74,7 @@ TRANSITIONS: dict[State, dict[Event, tuple[State, Action]]] = {
         Event.FLUSH: (State.LEAVING, Action.NOTHING),
         Event.DISCONNECT: (State.LEAVING, Action.NOTHING),
         Event.UNREADABLE: (State.LEAVING, Action.NOTHING),
+        Event.OFFENCE: (State.LEAVING, Action.NOTHING),
         Event.DRAIN: (State.LEAVING, Action.NOTHING),
         Event.GONE: (State.CLOSED, Action.NOTHING),
     },
@@ -79,6 +85,7 @@ TRANSITIONS: dict[State, dict[Event, tuple[State, Action]]] = {
         Event.FLUSH: (State.DRAINING, Action.REFUSE_STOPPING),
         Event.DISCONNECT: (State.LEAVING, Action.LEAVE),
         Event.UNREADABLE: (State.DRAINING, Action.REFUSE),
+        Event.OFFENCE: (State.LEAVING, Action.EXPEL),
         Event.DRAIN: (State.DRAINING, Action.NOTHING),
         Event.GONE: (State.CLOSED, Action.NOTHING),
     },
@@ -89,6 +96,7 @@ TRANSITIONS: dict[State, dict[Event, tuple[State, Action]]] = {
         Event.FLUSH: (State.CLOSED, Action.NOTHING),
         Event.DISCONNECT: (State.CLOSED, Action.NOTHING),
         Event.UNREADABLE: (State.CLOSED, Action.NOTHING),
+        Event.OFFENCE: (State.CLOSED, Action.NOTHING),
         Event.DRAIN: (State.CLOSED, Action.NOTHING),
         Event.GONE: (State.CLOSED, Action.NOTHING),
     },

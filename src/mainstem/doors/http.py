@@ -3,11 +3,17 @@
 It decodes, calls and encodes. What there is to tell comes from an `Operations`, which the app provides.
 """
 
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
-from litestar import Response, Router, get, post
+from litestar import Request, Response, Router, get, post
 from litestar.params import JSONBody, QueryParameter
+
+from mainstem.admission import Principal, Role
+from mainstem.doors.access import access, principal_of
+from mainstem.model import MainstemError, parse_table_name
+
+AnyRequest = Request[Any, Any, Any]
 
 FLUSH_S_DEFAULT = 60.0
 FLUSH_S_MAX = 600.0
@@ -57,6 +63,16 @@ class BufferStatus(Wire, frozen=True, kw_only=True):
     next_flush_time: int | None
 
 
+class BreakerStatus(Wire, frozen=True, kw_only=True):
+    """The breaker around the commits to the tables: `state` is closed, open or half-open."""
+
+    state: str
+    failures: int
+    opened_ms: int | None
+    openings: int
+    error: str | None
+
+
 class PipelineStatus(Wire, frozen=True, kw_only=True):
     """The Spark process, as its supervisor sees it and as it reports itself."""
 
@@ -71,6 +87,7 @@ class PipelineStatus(Wire, frozen=True, kw_only=True):
     checkpointed: int
     memory: dict[str, int]
     error: str | None
+    circuit_breaker: BreakerStatus
 
 
 class TableStatus(Wire, frozen=True, kw_only=True):
@@ -120,6 +137,16 @@ class TableReport(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int | None = None
 
 
+class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pipeline says of the breaker around its commits."""
+
+    state: str = "closed"
+    failures: int = 0
+    opened_ms: int | None = None
+    openings: int = 0
+    error: str | None = None
+
+
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the pipeline tells of itself, on change and every two seconds."""
 
@@ -129,6 +156,7 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, TableReport] = {}
     memory: dict[str, int] = {}
     error: str | None = None
+    breaker: BreakerReport = BreakerReport()
 
 
 class Operations(Protocol):
@@ -137,8 +165,8 @@ class Operations(Protocol):
     def status(self) -> Status:
         """How everything is, now."""
 
-    def metrics(self) -> bytes:
-        """The Prometheus text format."""
+    def metrics(self, principal: Principal) -> bytes:
+        """The Prometheus text format, of what the principal may see."""
 
     async def flush(self, timeout_s: float) -> Flushed:
         """Seal what is durable and wait until the tables cover it, or until the time is over."""
@@ -147,26 +175,62 @@ class Operations(Protocol):
         """Take the pipeline's word on how it is."""
 
 
+def is_visible(name: str, principal: Principal) -> bool:
+    """Whether a table, by its full name, exists for the principal."""
+    if principal.is_unbounded:
+        return True
+    try:
+        return principal.may_read(parse_table_name(name))
+    except MainstemError:
+        return False
+
+
+def visible(status: Status, principal: Principal) -> Status:
+    """The status as the principal may see it: its own tables, and nothing that may name others."""
+    if principal.is_unbounded:
+        return status
+    tables = {name: table for name, table in status.tables.items() if is_visible(name, principal)}
+    broken = [f"{name}: {table.error}" for name, table in tables.items() if table.error]
+    return msgspec.structs.replace(
+        status,
+        tables=tables,
+        last_error=broken[0] if broken else None,
+        log=msgspec.structs.replace(status.log, last_error=None, recovered=None),
+        pipeline=msgspec.structs.replace(status.pipeline, error=None, last_lines=[]),
+    )
+
+
 def operations_router(operations: Operations) -> Router:
     """The routes, bound to one app."""
 
-    @get("/health", summary="Whether the server is up")
+    @get("/health", summary="Whether the server is up", opt=access(Role.CLIENT))
     async def health() -> Health:
         return Health()
 
-    @get("/status", summary="Gateway, log, buffer, pipeline, lag per table, last error")
-    async def status() -> Status:
-        return operations.status()
+    @get(
+        "/status", summary="Gateway, log, buffer, pipeline, lag per table, last error", opt=access(Role.READER)
+    )
+    async def status(request: AnyRequest) -> Status:
+        return visible(operations.status(), principal_of(request.scope))
 
-    @get("/metrics", summary="Metrics for Prometheus")
-    async def metrics() -> Response[bytes]:
-        return Response(operations.metrics(), media_type=METRICS_TYPE)
+    @get("/metrics", summary="Metrics for Prometheus", opt=access(Role.READER))
+    async def metrics(request: AnyRequest) -> Response[bytes]:
+        return Response(operations.metrics(principal_of(request.scope)), media_type=METRICS_TYPE)
 
-    @post("/flush", status_code=200, summary="Carry everything accepted so far into the tables")
+    @post(
+        "/flush",
+        status_code=200,
+        summary="Carry everything accepted so far into the tables",
+        opt=access(Role.WRITER),
+    )
     async def flush(
+        request: AnyRequest,
         timeout_s: Annotated[float, QueryParameter(name="timeoutS", gt=0, le=FLUSH_S_MAX)] = FLUSH_S_DEFAULT,
     ) -> Response[Flushed]:
         answer = await operations.flush(timeout_s)
+        principal = principal_of(request.scope)
+        seen = {name: table for name, table in answer.tables.items() if is_visible(name, principal)}
+        answer = msgspec.structs.replace(answer, tables=seen)
         if answer.complete:
             return Response(answer)
         # Nothing is lost: the changes are durable, and the tables will cover them later.

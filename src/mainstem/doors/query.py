@@ -8,7 +8,6 @@ A client that goes away cancels its query.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from enum import StrEnum
@@ -24,7 +23,10 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody
 from litestar.response import Stream
 
-from mainstem.model import Conflict, Denied, Invalid, MainstemError, NotFound, OutcomeUnknown, Overloaded
+from mainstem.admission import Role
+from mainstem.doors.access import access, principal_of
+from mainstem.doors.refusals import ErrorAnswer, failed, refused
+from mainstem.model import MainstemError
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher, RunningElsewhere
 from mainstem.query.encode import ArrowPieces, csv_bytes, json_rows
@@ -43,9 +45,6 @@ JSON_BYTES_MAX = 64 * 1024 * 1024
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 CLIENT_GONE = 499
-
-_logger = logging.getLogger(__name__)
-
 
 class Format(StrEnum):
     """How the rows come back."""
@@ -74,21 +73,6 @@ class QueryAnswer(msgspec.Struct, frozen=True):
     stats: Stats
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    """What went wrong: `reason` is a stable word that a program can act on."""
-
-    message: str
-    type: str
-    code: int
-    reason: str
-
-
-class ErrorAnswer(msgspec.Struct, frozen=True):
-    """Every answer that is no result."""
-
-    error: ErrorBody
-
-
 # What the caller may read, taken from its request; the app puts the gate's answer here.
 Scope = Callable[[AnyRequest], Readable]
 
@@ -97,6 +81,11 @@ def unbounded(request: AnyRequest) -> Readable:
     """The scope where there is no authentication."""
     del request
     return everything
+
+
+def scope_of_principal(request: AnyRequest) -> Readable:
+    """What the request's token lets it read."""
+    return principal_of(request.scope).may_read
 
 
 _ERRORS = {
@@ -147,8 +136,9 @@ def query_router(dispatcher: Dispatcher, planner: Planner, router: EngineRouter,
 
     return Router(
         path="/v1/query",
+        opt=access(Role.READER),
         route_handlers=[query, plan, route],
-        exception_handlers={MainstemError: _failed, HTTPException: _refused},
+        exception_handlers={MainstemError: failed, HTTPException: refused},
     )
 
 
@@ -285,38 +275,3 @@ async def _csv(running: Running | RunningElsewhere) -> AsyncIterator[bytes]:
 
 def _headers(truncated: bool | None) -> dict[str, str]:
     return {"X-Mainstem-Truncated": "unknown" if truncated is None else str(truncated).lower()}
-
-
-def _failed(request: AnyRequest, error: MainstemError) -> Response[ErrorAnswer]:
-    del request
-    code, headers = 500, {}
-    match error:
-        case Invalid(reason="query_timeout"):
-            code = 504
-        case Invalid():
-            code = 400
-        case Denied():
-            code = 403
-        case NotFound():
-            code = 404
-        case Conflict():
-            code = 409
-        case Overloaded():
-            code, headers = 503, {"Retry-After": str(max(1, round(error.retry_after_s)))}
-        case OutcomeUnknown():
-            code = 500
-        case _:
-            _logger.error("query failed", extra={"error": str(error)})
-    reason = getattr(error, "reason", None) or type(error).__name__.lower()
-    body = ErrorAnswer(ErrorBody(message=str(error), type=type(error).__name__, code=code, reason=reason))
-    return Response(body, status_code=code, headers=headers, media_type="application/json")
-
-
-def _refused(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
-    del request
-    details = "; ".join(
-        f"{each.get('key', '')}: {each.get('message', '')}" for each in error.extra or () if isinstance(each, dict)
-    )
-    message = f"{error.detail}{'. ' + details if details else ''}"
-    body = ErrorAnswer(ErrorBody(message=message, type="Invalid", code=error.status_code, reason="invalid_format"))
-    return Response(body, status_code=error.status_code, media_type="application/json")

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 
+import msgspec
+
 from mainstem.log import frames
 from mainstem.log.companion import Companion, NoCompanion
 from mainstem.log.disk import Disk, OsDisk
@@ -256,6 +258,18 @@ class Log:
                         reason="internal_error",
                     )
                 )
+
+    def retune(self, *, seal_changes: int, seal_bytes: int, seal_age_s: float, seal_interval_s: float) -> None:
+        """Other thresholds for sealing, from now on."""
+        self._settings = msgspec.structs.replace(
+            self._settings,
+            seal_changes=seal_changes,
+            seal_bytes=seal_bytes,
+            seal_age_s=seal_age_s,
+            seal_interval_s=seal_interval_s,
+        )
+        # What waits now may be due by the new ones.
+        self._wake.set()
 
     # Reading
 

@@ -17,6 +17,7 @@ from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import Change, Operation
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.model.names import DEFAULT_NAMESPACE, TableName, parse_table_name
+from mainstem.wire.sync import Op, RowDelta, decode_push
 
 # Where events go whose table cannot even be told: as dead letters.
 UNREADABLE = TableName(DEFAULT_NAMESPACE, "unreadable")
@@ -52,17 +53,6 @@ class Rows(msgspec.Struct, kw_only=True, gc=False):
     unjudged: pa.StringArray | None = None
 
 
-class _Event(msgspec.Struct, rename="camel", gc=False):
-    table: str
-    operation: str
-    row_id: str | int
-    sequence: int | None = None
-    timestamp: int | float | None = None
-    after: msgspec.Raw = _NOTHING
-    before: msgspec.Raw = _NOTHING
-    metadata: msgspec.Raw = _NOTHING
-
-
 class _BareEvent(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
     """What most events are: no row before, no metadata. Whatever has more is read as an `_Event`."""
 
@@ -72,6 +62,11 @@ class _BareEvent(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields
     sequence: int | None = None
     timestamp: int | float | None = None
     after: msgspec.Raw = _NOTHING
+
+
+class _Event(_BareEvent, rename="camel", gc=False, forbid_unknown_fields=False):
+    before: msgspec.Raw = _NOTHING
+    metadata: msgspec.Raw = _NOTHING
 
 
 class _Operations(dict[str, str]):
@@ -93,6 +88,7 @@ _values = msgspec.json.Decoder(list[Any])
 _changes = msgspec.msgpack.Decoder(list[Change])
 _to_json = msgspec.json.Encoder().encode
 _operations = _Operations()
+_DELTA_OPS: dict[int, str] = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 _UNREADABLE_ERRORS = (msgspec.DecodeError, RecursionError, ValueError, Invalid)
 
 _table_of = lru_cache(4_096)(parse_table_name)
@@ -118,6 +114,8 @@ class Expander:
         """The rows of one batch, per table. `place` says where it stands, should it not be whole."""
         if header.encoding is Encoding.CHANGES:
             return self._expand_changes(header, payload, place)
+        if header.encoding is Encoding.DELTAS:
+            return self._expand_deltas(header, payload, place)
         try:
             events = self._decoded(payload)
             _check_count(header, len(events), place)
@@ -127,7 +125,7 @@ class Expander:
         except _UNREADABLE_ERRORS:
             return [self._one(header, index, raw) for index, raw in enumerate(_split(header, payload, place))]
 
-    def _decoded(self, payload: Buffer) -> list[_Event] | list[_BareEvent]:
+    def _decoded(self, payload: Buffer) -> Sequence[_BareEvent]:
         if self._bare_misses < _BARE_MISSES_MAX:
             try:
                 events = _bare_events.decode(payload)
@@ -143,7 +141,7 @@ class Expander:
         header: BatchHeader,
         table: TableName,
         indexes: Sequence[int],
-        events: "list[_Event] | list[_BareEvent]",
+        events: Sequence[_BareEvent],
     ) -> Rows:
         ops = _ops([event.operation for event in events])
         if "delete" in ops:
@@ -262,9 +260,52 @@ class Expander:
         )
 
 
+    def _expand_deltas(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        namespace, _, push = bytes(payload).partition(b"\0")
+        try:
+            deltas = decode_push(push).deltas
+        except Invalid as error:
+            raise Corrupt(f"deltas cannot be read. got={error}", place=place) from error
+        _check_count(header, len(deltas), place)
+        places: dict[str, list[int]] = {}
+        for index, delta in enumerate(deltas):
+            places.setdefault(delta.table, []).append(index)
+        return [
+            self._delta_rows(
+                header, TableName(namespace.decode(), table), indexes, [deltas[index] for index in indexes]
+            )
+            for table, indexes in places.items()
+        ]
+
+    def _delta_rows(self, header: BatchHeader, table: TableName, indexes: list[int], deltas: list[RowDelta]) -> Rows:
+        columns = [None if delta.op == Op.DELETE else delta_columns(delta) for delta in deltas]
+        nothing: list[None] = [None] * len(deltas)
+        errors, unjudged = self._judge_json(table, columns)
+        return Rows(
+            table=table,
+            positions=_shifted(indexes, header.first),
+            hlcs=[delta.hlc for delta in deltas],
+            ops=[_DELTA_OPS[delta.op] for delta in deltas],
+            keys=[delta.row_id for delta in deltas],
+            columns=columns,
+            before=[*nothing],
+            sequences=[*nothing],
+            ids=[delta.delta_id for delta in deltas],
+            source_times_ms=nothing,
+            metadata=[*nothing],
+            errors=errors,
+            unjudged=unjudged,
+        )
+
+
+def delta_columns(delta: RowDelta) -> bytes:
+    """A delta's columns as one JSON object, each value in the text that its writer sent."""
+    return b"{%b}" % b",".join([b"%b:%b" % (_to_json(each.column), each.value) for each in delta.columns])
+
+
 def _by_table(
-    events: "list[_Event] | list[_BareEvent]",
-) -> "Iterable[tuple[TableName, Sequence[int], list[_Event] | list[_BareEvent]]]":
+    events: Sequence[_BareEvent],
+) -> Iterable[tuple[TableName, Sequence[int], Sequence[_BareEvent]]]:
     names = [event.table for event in events]
     if names.count(names[0]) == len(names):
         yield _table_of(names[0]), range(len(names)), events
@@ -273,7 +314,7 @@ def _by_table(
     for index, name in enumerate(names):
         places.setdefault(_table_of(name), []).append(index)
     for table, indexes in places.items():
-        yield table, indexes, [events[index] for index in indexes]  # type: ignore[misc]
+        yield table, indexes, [events[index] for index in indexes]
 
 
 def _ops(texts: list[str]) -> list[str]:
@@ -283,9 +324,9 @@ def _ops(texts: list[str]) -> list[str]:
     return [_operations[text] for text in texts]
 
 
-def _optional(events: "list[_Event] | list[_BareEvent]", name: str) -> list[bytes | None]:
+def _optional(events: Sequence[_BareEvent], name: str) -> list[bytes | None]:
     """A part of the events that few have."""
-    if isinstance(events[0], _BareEvent):
+    if not isinstance(events[0], _Event):
         return [None] * len(events)
     raws = [getattr(event, name) for event in events]
     return [None if raw is _NOTHING else _json_or_none(raw) for raw in raws]

@@ -21,6 +21,16 @@ class Encoding(IntEnum):
     CDC_JSON = 1
     # MessagePack of a list of `Change`, each with its own clock.
     CHANGES = 2
+    # The namespace in UTF-8, a zero byte, and a SyncPush of the sync protocol: each delta has its writer's clock.
+    DELTAS = 3
+
+
+class Priority(IntEnum):
+    """How much a batch matters to its producer where not everything can be taken."""
+
+    LOW = 1
+    NORMAL = 2
+    HIGH = 3
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -34,6 +44,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # Of the payload: tells a retry from another batch under the same sequence.
     fingerprint: int
     tables: frozenset[TableName]
+    priority: Priority = Priority.NORMAL
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):

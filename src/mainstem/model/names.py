@@ -39,6 +39,14 @@ class TableName(NamedTuple):
         """Where the changes go that do not fit the table."""
         return TableName(self.namespace, self.table + DEAD_LETTERS_SUFFIX)
 
+    @property
+    def logical(self) -> "TableName":
+        """The table that producers name, of which this one is the state, the history or the dead letters."""
+        for suffix in (HISTORY_SUFFIX, DEAD_LETTERS_SUFFIX):
+            if self.table.endswith(suffix):
+                return TableName(self.namespace, self.table.removesuffix(suffix))
+        return self
+
 
 def parse_table_name(text: str) -> TableName:
     """Read a table's name as producers write it: the last dot splits, no dot means the default namespace."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.breaker import Breaker, is_store_trouble
 from mainstem.pipeline.progress import Progress
 from mainstem.pipeline.segments import Segment, SegmentFolder, tables_of
 from mainstem.pipeline.tablewriter import TableWriter
@@ -34,7 +35,9 @@ class Carrier:
         lanes: ThreadPoolExecutor,
         progress: Progress,
         clock: Clock,
+        breaker: Breaker | None = None,
     ) -> None:
+        self._breaker = breaker or Breaker(clock)
         self._folder = folder
         self._writer_for = writer_for
         self._lanes = lanes
@@ -69,6 +72,8 @@ class Carrier:
             for table, last in tables_of(self._segments).items():
                 due = self._retry_at_s.get(table, now_s) <= now_s
                 if due and table not in self._busy and self._progress.covered(table) < last:
+                    if not self._breaker.allow():
+                        break
                     self._busy.add(table)
                     self._lanes.submit(self._lane, table, self._segments)
 
@@ -93,14 +98,19 @@ class Carrier:
             writer = self._writer_for(table)
             covered = writer.catch_up(
                 segments,
-                on_pass=lambda position: self._progress.covers(table, position),
+                on_pass=lambda position: self._passed(table, position),
                 go_on=lambda: not self._stopping,
             )
             self._progress.covers(table, covered)
+            self._breaker.undecided()
             retry_at_s = None
         except Exception as error:
             # The edge of a lane: whatever is wrong with one table stays with it, in the report and in the log.
             message = f"{type(error).__name__}: {error}"[:_MESSAGE_LENGTH_MAX]
+            if is_store_trouble(error):
+                self._breaker.failed(message)
+            else:
+                self._breaker.undecided()
             attempts = self._progress.failed(table, message)
             pause_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempts - 1, 16))
             retry_at_s = self._clock.monotonic_s() + pause_s
@@ -112,3 +122,10 @@ class Carrier:
             else:
                 self._retry_at_s[table] = retry_at_s
             self._condition.notify_all()
+
+    def _passed(self, table: TableName, position: LogPosition) -> None:
+        if self._breaker.succeeded():
+            # The store is back: nobody need wait for the end of a pause that its trouble caused.
+            with self._condition:
+                self._retry_at_s.clear()
+        self._progress.covers(table, position)

@@ -10,6 +10,7 @@ import msgspec
 
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.breaker import Breaker, BreakerReport
 from mainstem.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -36,13 +37,15 @@ class Report(msgspec.Struct, frozen=True):
     tables: dict[str, TableProgress]
     memory: dict[str, int]
     error: str | None = None
+    breaker: BreakerReport = BreakerReport()
 
 
 class Progress:
     """Collects what every thread of the pipeline does. Safe to use from all of them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, breaker: Breaker | None = None) -> None:
         self._clock = clock
+        self._breaker = breaker or Breaker(clock)
         self._lock = threading.Lock()
         self._state = "starting"
         self._error: str | None = None
@@ -89,15 +92,25 @@ class Progress:
         """The whole of it, now."""
         with self._lock:
             tables = {str(name): table for name, table in self._tables.items()}
-            return Report(self._state, self._batch_id, self._checkpointed, tables, memory, self._error)
+            breaker = self._breaker.report()
+            return Report(self._state, self._batch_id, self._checkpointed, tables, memory, self._error, breaker)
 
 
 class Reporter:
     """Posts the report on every change, and every two seconds. The gateway may be away: then it is tried again."""
 
-    def __init__(self, progress: Progress, url: str | None, jvm_memory: Callable[[], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        progress: Progress,
+        url: str | None,
+        jvm_memory: Callable[[], dict[str, int]],
+        token: str | None = None,
+    ) -> None:
         self._progress = progress
         self._url = url
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._jvm_memory = jvm_memory
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -125,7 +138,7 @@ class Reporter:
     def _post(self) -> None:
         assert self._url is not None
         body = msgspec.json.encode(self._progress.report(self._memory()))
-        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=REPORT_TIMEOUT_S) as answer:
                 answer.read()

@@ -6,6 +6,7 @@ from pyspark.sql import functions as sf
 
 from mainstem.pipeline.changes import spark_type
 from mainstem.pipeline.lake import Lake, LakeTable, Marks, quoted
+from mainstem.pipeline.session import own_session
 from mainstem.tables.evolution import Column
 from mainstem.tables.types import STRING, VARIANT
 
@@ -16,7 +17,7 @@ def rewrite_columns(lake: Lake, table: LakeTable, columns: Sequence[Column], mar
     Readers see the old table or the new one. A crash before the commit leaves the old one.
     """
     # The marks can only be given to a replace through the session, and other tables are written at the same time.
-    spark = lake.spark.newSession()
+    spark = own_session(lake.spark)
     for name, value in marks.summary().items():
         spark.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
     cast = {column.stored: column for column in columns}

@@ -19,10 +19,13 @@ from pyspark.sql import SparkSession
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
+from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
+from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
+from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.progress import Progress, Reporter
 from mainstem.pipeline.quickcatalog import QuickCatalog
 from mainstem.pipeline.quickcommit import QuickCommits
@@ -32,6 +35,7 @@ from mainstem.pipeline.session import SessionSettings, build_session, join_sessi
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.pipeline.stream import SegmentStream
 from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
@@ -53,14 +57,17 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
         signal.signal(number, lambda *_: stop.set())
     if settings.tied_to_stdin:
         threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
-    progress = Progress(clock)
+    breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
+    progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
-    reporter = Reporter(progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {})
+    reporter = Reporter(
+        progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token
+    )
     reporter.start()
     try:
         with _only_one(settings.checkpoint_dir.parent):
             spark.append(_session(settings))
-            _run(settings, spark[0], progress, clock, stop)
+            _run(settings, spark[0], progress, breaker, clock, stop)
         progress.enter("stopped")
     except Exception as error:
         progress.enter("failed", f"{type(error).__name__}: {error}"[:500])
@@ -72,11 +79,17 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
 
 
 def _run(
-    settings: PipelineSettings, spark: SparkSession, progress: Progress, clock: Clock, stop: threading.Event
+    settings: PipelineSettings,
+    spark: SparkSession,
+    progress: Progress,
+    breaker: Breaker,
+    clock: Clock,
+    stop: threading.Event,
 ) -> None:
     lake = Lake(spark)
     folder = SegmentFolder(settings.segments_dir)
     sql = DriverSql()
+    turns = Turns()
     with (
         ThreadPoolExecutor(settings.parallel_tables, "lane", _join_pool, (spark, "lanes")) as lanes,
         ThreadPoolExecutor(2 * settings.parallel_tables, "side", _join_pool, (spark, "side")) as side_jobs,
@@ -90,19 +103,20 @@ def _run(
             upsert: Upsert = row_delta if table.format_version == 2 else branch
             on_driver = driver if table.format_version == 2 else None
             return TableWriter(
-                lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, driver=on_driver
+                lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns, driver=on_driver
             )
 
         if not folder.list():
             # Whoever has work to do warms up by doing it.
             progress.enter("warming")
             warm_up(spark, sql, side_jobs)
-        carrier = Carrier(folder, writer_for, lanes, progress, clock)
+        carrier = Carrier(folder, writer_for, lanes, progress, clock, breaker)
         stream = SegmentStream(carrier, progress, settings.trigger_s)
         # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
+        jobs = _start_jobs(settings, lake, turns, clock)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -112,6 +126,8 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
+            if jobs is not None:
+                jobs.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
 
@@ -120,10 +136,28 @@ def _driver_pass(
     settings: PipelineSettings, sql: DriverSql, side_jobs: Executor, clock: Clock
 ) -> DriverPass | None:
     """The way without Spark jobs, unless it is switched off or the catalog asks for a login that only Java knows."""
-    catalog = QuickCatalog.of(settings.catalog_uri, settings.warehouse, settings.catalog_properties)
+    token = {} if settings.token is None else {"token": settings.token}
+    catalog = QuickCatalog.of(settings.catalog_uri, settings.warehouse, {**settings.catalog_properties, **token})
     if catalog is None or not settings.driver_rows_max:
         return None
     return DriverPass(sql, catalog, QuickCommits(catalog, clock), side_jobs, settings.driver_rows_max)
+
+
+def _start_jobs(
+    settings: PipelineSettings, lake: Lake, turns: Turns, clock: Clock
+) -> JobRunner | None:
+    """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
+    if settings.jobs_url is None:
+        return None
+    maintenance = Maintenance(lake, turns, settings.maintenance, clock)
+    runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
+
+    def run() -> None:
+        _join_pool(maintenance.spark, "jobs")
+        runner.run()
+
+    threading.Thread(target=run, name="jobs", daemon=True).start()
+    return runner
 
 
 def _session(settings: PipelineSettings) -> SparkSession:
@@ -150,6 +184,10 @@ def _session(settings: PipelineSettings) -> SparkSession:
         )
     )
     session.sparkContext.setLogLevel("ERROR")
+    if settings.token is not None:
+        # Not among the settings that Spark is started with: those stand in the JVM's command line.
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token", settings.token)
+        session.conf.set(f"spark.sql.catalog.{CATALOG}.token-refresh-enabled", "false")
     return session
 
 

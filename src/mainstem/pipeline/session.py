@@ -43,6 +43,15 @@ def join_session(spark: SparkSession) -> None:
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session with settings of its own, that reaches the same catalogs: a new one has lost what was set later."""
+    session = spark.newSession()
+    for name, value in spark.conf.getAll.items():
+        if name.startswith("spark.sql.catalog."):
+            session.conf.set(name, value)
+    return session
+
+
 def _java_options() -> list[str]:
     # On a few cores the concurrent collector takes what the tasks need: a large batch took a fifth less without it.
     options = ["-XX:+UseParallelGC"]

@@ -10,6 +10,7 @@ import msgspec
 
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
+from mainstem.tables.maintenance import MaintenanceSettings
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
 
 
@@ -23,6 +24,11 @@ class PipelineSettings:
     jars: tuple[str, ...]
     # Where the process says how it is. None: nowhere.
     report_url: str | None = None
+    # Where jobs of maintenance are asked for. None: there are none.
+    jobs_url: str | None = None
+    maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
+    # What the gateway wants to see with every request. None: nothing.
+    token: str | None = field(default=None, repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
     warehouse: str = "lake"
@@ -31,6 +37,9 @@ class PipelineSettings:
     parallel_tables: int = 4
     # Passes of up to so many changes are written on the driver, without a Spark job. 0: Spark writes everything.
     driver_rows_max: int = 4_000_000
+    # Failures of the store in a row until it is left alone, and for how long.
+    breaker_failures: int = 5
+    breaker_open_s: float = 30.0
     # Leave when standard input ends: whoever holds its other end is gone.
     tied_to_stdin: bool = True
     # More properties of the catalog and of Spark, for what has no setting of its own.
@@ -55,11 +64,12 @@ class PipelineSettings:
             parse_table_name(name): TableSettings.from_document(table)
             for name, table in values.pop("tables", {}).items()
         }
+        maintenance = msgspec.convert(values.pop("maintenance", {}), MaintenanceSettings)
         values["segments_dir"] = Path(values["segments_dir"])
         values["checkpoint_dir"] = Path(values["checkpoint_dir"])
         values["jars"] = tuple(str(jar) for jar in values["jars"])
         try:
-            return cls(tables=MappingProxyType(tables), **values)
+            return cls(tables=MappingProxyType(tables), maintenance=maintenance, **values)
         except TypeError as error:
             raise Invalid(f"pipeline settings. {error}") from error
 

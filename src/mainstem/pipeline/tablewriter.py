@@ -23,6 +23,7 @@ from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
 from mainstem.pipeline.plainrows import are_whole_and_newer
 from mainstem.pipeline.rewrite import rewrite_columns
 from mainstem.pipeline.segments import Segment, TableSlice, slice_for
+from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import Upsert, append
 from mainstem.tables.evolution import Evolution, kinds_of, plan_evolution
 from mainstem.tables.layout import (
@@ -57,6 +58,7 @@ class TableWriter:
         upsert: Upsert,
         sql: DriverSql,
         side_jobs: Executor,
+        turns: Turns | None = None,
         driver: DriverPass | None = None,
     ) -> None:
         self._lake = lake
@@ -64,6 +66,7 @@ class TableWriter:
         self._name = name
         self._settings = settings
         self._upsert = upsert
+        self._turns = turns or Turns()
         # Where the history is written while this thread writes the state.
         self._side_jobs = side_jobs
         # Takes what needs no Spark job; None leaves everything to Spark.
@@ -92,7 +95,8 @@ class TableWriter:
         attempts = 0
         while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
             try:
-                self._write(run)
+                with self._turns.of(self._name):
+                    self._write(run)
             except Conflict:
                 # A commit that lost a race wrote nothing: look at the table again, and do it again.
                 attempts += 1

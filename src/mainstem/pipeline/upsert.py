@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from mainstem.model.errors import Conflict
 from mainstem.pipeline.keys import as_frame
 from mainstem.pipeline.lake import MAIN, LakeTable, Marks, commit, is_conflict, quoted
+from mainstem.pipeline.session import own_session
 from mainstem.tables.layout import KEY
 
 BRANCH = "mainstem_ingest"
@@ -73,7 +74,7 @@ class MergeUpsert:
     table_properties: ClassVar[Mapping[str, str]] = {}
 
     def apply(self, table: LakeTable, keys: pa.Table, rows: DataFrame, marks: Marks) -> None:
-        spark = rows.sparkSession.newSession()
+        spark = own_session(rows.sparkSession)
         for name, value in marks.summary().items():
             spark.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
         view = _view_name()

@@ -1,7 +1,8 @@
 """The CDC protocol as bytes: messages of both sides, decoded and encoded without any I/O.
 
-A message is one JSON object, in a text or a binary frame, told apart by `type`. This module owns the shapes, the names
-and the ranges; it knows nothing of sockets, of limits on size (admission has those) or of what a message causes.
+A message is one JSON object, in a text or a binary frame, told apart by `type`; `cdc_packing` has other ways to write
+it. This module owns the shapes, the names and the ranges; it knows nothing of sockets, of limits on size (admission has
+those) or of what a message causes.
 
 A batch is decoded in two steps. The outer message keeps the text of `events` as it came, because that text is what
 the log stores; then the events are decoded with their types, so that nothing malformed gets past the door.
@@ -18,11 +19,11 @@ PROTOCOL_VERSION = 1
 KEY_LENGTH_MAX = 1024
 SOURCE_LENGTH_MAX = 256
 
-_INT64_MAX = (1 << 63) - 1
+SEQUENCE_MAX = (1 << 63) - 1
 
 # A sequence or a time ends up in a signed 64-bit column.
-Sequence = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
-Milliseconds = Annotated[int, msgspec.Meta(ge=-_INT64_MAX, le=_INT64_MAX)]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)]
 Source = Annotated[str, msgspec.Meta(min_length=1, max_length=SOURCE_LENGTH_MAX)]
 CorrelationId = Annotated[str, msgspec.Meta(max_length=256)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | int
@@ -66,14 +67,36 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     correlation_id: CorrelationId | None = None
 
 
+class Priority(StrEnum):
+    """How much a batch matters to its producer where not everything can be taken. Ours: the seed has no word for it."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one side of a connection can do; what the server answers is what both can."""
+
+    # Messages in MessagePack.
+    binary_protocol: bool = False
+    # Frames compressed with zstd.
+    compression: bool = False
+    batching: bool = True
+    max_batch_size: Sequence | None = None
+    max_message_size: Sequence | None = None
+
+
 class Connect(_Message, tag="connect", frozen=True, kw_only=True):
     """A producer says who it is and asks where it stands."""
 
     source_do_id: Source | None = None
     source_shard_name: str | None = None
     last_ack_sequence: Sequence = 0
+    # The highest version that the producer speaks; the answer says which one is spoken.
     protocol_version: int = PROTOCOL_VERSION
-    capabilities: dict[str, Any] | None = None
+    capabilities: Capabilities | None = None
+    priority: Priority = Priority.NORMAL
 
 
 class CdcBatch(_Message, tag="cdc_batch", frozen=True, kw_only=True):
@@ -88,6 +111,7 @@ class CdcBatch(_Message, tag="cdc_batch", frozen=True, kw_only=True):
     size_bytes: Sequence | None = None
     is_retry: bool = False
     retry_count: Sequence = 0
+    priority: Priority | None = None
 
 
 class Heartbeat(_Message, tag="heartbeat", frozen=True, kw_only=True):
@@ -116,7 +140,7 @@ ClientMessage = Connect | CdcBatch | Heartbeat | FlushRequest | Disconnect
 
 
 class AckStatus(StrEnum):
-    """How far a batch has come. Each but `fallback`, which Mainstem never sends, means at least durable."""
+    """How far a batch has come. Each means at least durable."""
 
     OK = "ok"
     BUFFERED = "buffered"
@@ -154,6 +178,14 @@ class AckDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     circuit_breaker_state: str | None = None
 
 
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Messages of this connection: how many in a second, how many are left of it, when it is over (milliseconds)."""
+
+    limit: int
+    remaining: int
+    reset_at: int
+
+
 class _Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type"):
     # The server's time, in milliseconds since 1970.
     timestamp: int
@@ -167,6 +199,12 @@ class Ack(_Answer, tag="ack", frozen=True, kw_only=True, gc=False):
     correlation_id: str | None = None
     batch_id: str | None = None
     details: AckDetails | None = None
+    rate_limit: RateLimit | None = None
+    # Ours, in the answer to a connect: what is spoken from here on, and the lowest sequence above the producer's
+    # `lastAckSequence` that is not durable.
+    protocol_version: int | None = None
+    capabilities: Capabilities | None = None
+    resume_from: int | None = None
 
 
 class Nack(_Answer, tag="nack", frozen=True, kw_only=True, gc=False):
@@ -294,7 +332,7 @@ def peek(data: bytes) -> Peek:
     except _UNREADABLE:
         return Peek()
     sequence, correlation = loose.sequence_number, loose.correlation_id
-    known = type(sequence) is int and 0 <= sequence <= _INT64_MAX
+    known = type(sequence) is int and 0 <= sequence <= SEQUENCE_MAX
     return Peek(sequence if known else 0, correlation[:256] if isinstance(correlation, str) else None)
 
 

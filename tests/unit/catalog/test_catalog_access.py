@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from mainstem.catalog.access import Access
-from mainstem.catalog.sigv4 import Keys, sign
 from mainstem.catalog.tokens import TokenExpired, TokenRefused, Tokens
 from mainstem.doors.catalog_auth import refusal, token_answer
 from mainstem.model import Denied, Invalid
 from mainstem.runtime.clock import ManualClock
+from mainstem.wire.sigv4 import Keys, sign
 
 # The keys, the time and the signatures of the examples in Amazon's description of the signature.
 KEYS = Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
@@ -103,7 +103,7 @@ def test_signing_needs_keys_leave_and_a_body_that_can_be_read() -> None:
 def test_what_clients_are_given() -> None:
     both = "vended-credentials,remote-signing"
     keys = {"s3.access-key-id": "id", "s3.secret-access-key": "secret"}
-    plain = {"s3.endpoint": "http://store:9000", "s3.region": "here"}
+    plain = {"s3.endpoint": "http://store:9000", "s3.region": "here", "client.region": "here"}
     vending = Access(IO, vend_credentials=True).grant(TABLE, both)
     assert vending.credentials == {TABLE: plain | keys}
     signing = Access(IO).grant(TABLE, both)

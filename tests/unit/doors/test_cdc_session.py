@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.admission import Dedup, Gate, Intake, Limits, Pressure
 from mainstem.doors.cdc_memory import MemoryLake
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
-from mainstem.doors.cdc_replies import suggested_delay_ms
 from mainstem.doors.cdc_session import CdcSession
 from mainstem.doors.ws import CdcDoor
 from mainstem.model import LogPosition, MainstemError, OutcomeUnknown, Overloaded
@@ -51,7 +50,7 @@ class Peer:
         while (data := await self._inbox.get()) is not None:
             yield data
 
-    async def _sent(self, data: bytes) -> None:
+    async def _sent(self, data: str | bytes) -> None:
         await self.writable.wait()
         self._outbox.put_nowait(json.loads(data))
 
@@ -135,11 +134,14 @@ async def test_connect_waits_for_what_an_earlier_connection_left_under_way() -> 
     await peer.leave()
 
 
-async def test_another_protocol_version_is_refused() -> None:
+async def test_a_newer_producer_hears_which_version_is_spoken_and_a_senseless_one_is_refused() -> None:
     peer = Peer(World())
-    nack = await peer.ask({"type": "connect", "sourceDoId": "shop", "protocolVersion": 2})
+    hello = await peer.ask({"type": "connect", "sourceDoId": "shop", "protocolVersion": 2})
+    assert (hello["status"], hello["protocolVersion"]) == ("ok", 1)
+    assert (await peer.hear())["type"] == "status"
+    nack = await peer.ask({"type": "connect", "sourceDoId": "shop", "protocolVersion": 0})
     assert (nack["reason"], nack["shouldRetry"]) == ("invalid_format", False)
-    assert "expected=1 got=2" in nack["errorMessage"]
+    assert "expected=at least 1 got=0" in nack["errorMessage"]
     await peer.leave()
 
 
@@ -247,7 +249,7 @@ async def test_a_refused_batch_is_not_remembered_and_its_successors_do_not_overt
     assert (nack["reason"], nack["shouldRetry"], nack["retryDelayMs"]) == ("internal_error", True, 500)
     assert nack["errorMessage"] == "the disk is full"
     held = await peer.ask(batch(2))
-    assert (held["reason"], held["shouldRetry"], held["retryDelayMs"]) == ("buffer_full", True, 500)
+    assert (held["reason"], held["shouldRetry"], held["retryDelayMs"]) == ("internal_error", True, 500)
     # Another source is not concerned.
     peer.say(batch(2, sourceDoId="other"))
     await world.pending(1)
@@ -526,20 +528,16 @@ async def test_a_draining_server_answers_what_is_under_way_and_refuses_the_rest(
     await peer.task
 
 
-async def test_a_full_buffer_is_told_with_a_delay() -> None:
+async def test_a_full_buffer_is_told_with_a_delay_and_then_as_buffered() -> None:
     world = World()
     peer = Peer(world)
-    world.lake.buffer = BufferView(utilization=0.6)
+    world.lake.buffer = BufferView(utilization=0.82)
     ack = await peer.ask(batch(1))
-    assert (ack["status"], ack["details"]["bufferUtilization"]) == ("buffered", 0.6)
-    assert "suggestedDelayMs" not in ack["details"]
-    world.lake.buffer = BufferView(utilization=0.9)
-    assert (await peer.ask(batch(2)))["details"]["suggestedDelayMs"] == suggested_delay_ms(0.9)
+    assert (ack["status"], ack["details"]["bufferUtilization"]) == ("ok", 0.82)
+    assert ack["details"]["suggestedDelayMs"] == Pressure(clock=world.clock).delay_ms(0.82)
+    world.lake.buffer = BufferView(utilization=0.86)
+    assert (await peer.ask(batch(2)))["status"] == "buffered"
     await peer.leave()
-
-
-def test_the_delay_grows_with_the_buffer() -> None:
-    assert [suggested_delay_ms(u) for u in (0.0, 0.8, 0.9, 1.0, 1.5)] == [None, None, 2550, 5000, 5000]
 
 
 async def test_a_peer_that_is_gone_while_its_batch_is_written_does_not_stop_the_batch() -> None:

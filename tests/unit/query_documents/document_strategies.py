@@ -13,7 +13,7 @@ from bson.regex import Regex
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from mainstem.query.documents import Column, Columns, Kind, row_document
+from mainstem.documents import Column, Columns, Kind, row_document
 
 Values = st.SearchStrategy[Any]
 # A busy machine is slow, not wrong.

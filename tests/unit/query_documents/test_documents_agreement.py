@@ -12,7 +12,7 @@ from bson import json_util
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.query.documents import (
+from mainstem.documents import (
     Column,
     Columns,
     ColumnStats,
@@ -24,7 +24,7 @@ from mainstem.query.documents import (
     row_document,
     to_duckdb,
 )
-from mainstem.query.documents.arrow import columns_of_schema, row_group_stats, to_arrow
+from mainstem.documents.arrow import columns_of_schema, row_group_stats, to_arrow
 from tests.unit.query_documents.document_strategies import COLUMNS, Scenario, document_values, rows, scenarios
 from tests.unit.query_documents.document_strategies import relaxed as relaxed_settings
 

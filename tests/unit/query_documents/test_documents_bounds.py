@@ -11,8 +11,7 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 from bson.regex import Regex
 
-from mainstem.model.errors import Invalid
-from mainstem.query.documents import (
+from mainstem.documents import (
     apply_update,
     columns,
     matches,
@@ -23,10 +22,11 @@ from mainstem.query.documents import (
     to_duckdb,
     upsert_seed,
 )
-from mainstem.query.documents.parse import NODES_MAX, OPERANDS_MAX
-from mainstem.query.documents.patterns import SOURCE_LENGTH_MAX, literal_prefix, pattern_of
-from mainstem.query.documents.update import PADDING_MAX
-from mainstem.query.documents.values import order_key
+from mainstem.documents.parse import NODES_MAX, OPERANDS_MAX
+from mainstem.documents.patterns import SOURCE_LENGTH_MAX, literal_prefix, pattern_of
+from mainstem.documents.update import PADDING_MAX
+from mainstem.documents.values import order_key
+from mainstem.model.errors import Invalid
 
 
 def nested(depth: int) -> Any:

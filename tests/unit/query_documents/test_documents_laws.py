@@ -8,8 +8,8 @@ from bson import json_util
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.query.documents import apply_update, matches, project, sort_documents, sort_key
-from mainstem.query.documents.values import identical, order_key, same
+from mainstem.documents import apply_update, matches, project, sort_documents, sort_key
+from mainstem.documents.values import identical, order_key, same
 from tests.unit.query_documents.document_strategies import document_values, names, relaxed
 
 documents = st.dictionaries(names, document_values, max_size=4)

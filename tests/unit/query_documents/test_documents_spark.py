@@ -13,7 +13,7 @@ from bson.decimal128 import Decimal128
 from bson.objectid import ObjectId
 from bson.regex import Regex
 
-from mainstem.query.documents import Column, Columns, Kind, columns, matcher, row_document, to_spark
+from mainstem.documents import Column, Columns, Kind, columns, matcher, row_document, to_spark
 from tests.unit.query_documents.vector_rows import plain_texts, questions, texts
 
 MOMENT = dt.datetime(2024, 5, 1, 12, tzinfo=dt.UTC)

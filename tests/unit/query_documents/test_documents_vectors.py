@@ -7,8 +7,7 @@ import duckdb
 import pytest
 from bson import json_util
 
-from mainstem.model.errors import Invalid
-from mainstem.query.documents import (
+from mainstem.documents import (
     apply_update,
     columns,
     matched_offset,
@@ -20,7 +19,8 @@ from mainstem.query.documents import (
     sort_documents,
     to_duckdb,
 )
-from mainstem.query.documents.values import identical
+from mainstem.documents.values import identical
+from mainstem.model.errors import Invalid
 from tests.unit.query_documents.vector_rows import decoded, plain_texts, questions, raw_cases, texts
 
 NEW_YEAR_MS = 1_704_067_200_000

@@ -139,7 +139,11 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
       let { cursor } = await this.db.state();
       if (cursor === 0n && (await this.bootstrap(signal))) ({ cursor } = await this.db.state());
       const page = await this.pullPage(cursor, signal);
-      if (!page) continue;
+      // A server that refuses even the cursor of its own checkpoint must not be asked without end.
+      if (!page) {
+        stale++;
+        continue;
+      }
       if (page.hasMore && page.serverHlc <= cursor) throw new Unreachable("a page with more to come moves no cursor");
       const applied = await this.db.applyPage({ ...page, sinceHlc: cursor }, !page.hasMore);
       if (!applied) stale++;

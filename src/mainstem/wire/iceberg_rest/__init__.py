@@ -13,6 +13,7 @@ from mainstem.wire.iceberg_rest.messages import (
     RegisterTableRequest,
     RegisterViewRequest,
     RenameTableRequest,
+    ReportMetricsRequest,
     SignRequest,
     UpdateNamespaceRequest,
     credentials,
@@ -24,10 +25,20 @@ from mainstem.wire.iceberg_rest.messages import (
     is_match,
 )
 from mainstem.wire.iceberg_rest.pages import Page, paginate
-from mainstem.wire.iceberg_rest.routes import ENDPOINTS, Call, Operation, parse_namespace, route, sign_path
+from mainstem.wire.iceberg_rest.routes import (
+    ENDPOINTS,
+    ROOTS,
+    Call,
+    Operation,
+    methods,
+    parse_namespace,
+    route,
+    sign_path,
+)
 
 __all__ = [
     "ENDPOINTS",
+    "ROOTS",
     "Call",
     "CommitRequest",
     "CommitTransactionRequest",
@@ -43,6 +54,7 @@ __all__ = [
     "RegisterTableRequest",
     "RegisterViewRequest",
     "RenameTableRequest",
+    "ReportMetricsRequest",
     "SignRequest",
     "UpdateNamespaceRequest",
     "credentials",
@@ -52,6 +64,7 @@ __all__ = [
     "encode_load_table",
     "etag",
     "is_match",
+    "methods",
     "paginate",
     "parse_namespace",
     "route",

@@ -107,6 +107,15 @@ class FetchTasksRequest(msgspec.Struct, frozen=True, rename="kebab"):
     plan_task: str
 
 
+class ReportMetricsRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """What a scan or a commit of a table took."""
+
+    report_type: str
+    table_name: str
+    snapshot_id: int
+    metrics: Object
+
+
 class SignRequest(msgspec.Struct, frozen=True, rename="kebab"):
     """Have a request to object storage signed."""
 

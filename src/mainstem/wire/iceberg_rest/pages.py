@@ -9,6 +9,8 @@ from mainstem.model import Invalid
 
 PAGE_SIZE_DEFAULT = 1000
 PAGE_SIZE_MAX = 10_000
+# More of a number is not read: it is past the maximum by far.
+_DIGITS_MAX = 18
 
 T = TypeVar("T")
 
@@ -22,13 +24,13 @@ class Page(NamedTuple, Generic[T]):
 
 def paginate(entries: Sequence[T], key: Callable[[T], str], token: str | None, size: str | None) -> Page[T]:
     """Cut a listing that is sorted by `key`. Without a token (not even an empty one) the client wants all of it."""
-    if token is None:
-        return Page(list(entries), None)
     size_max = PAGE_SIZE_DEFAULT
     if size:
-        if not size.isdecimal() or int(size) < 1:
-            raise Invalid(f"pageSize is not a count. expected=1 or more got={size!r}")
-        size_max = min(int(size), PAGE_SIZE_MAX)
+        if not (size.isascii() and size.isdecimal()) or int(size[:_DIGITS_MAX]) < 1:
+            raise Invalid(f"pageSize is not a count. expected=1 or more got={size[:80]!r}")
+        size_max = min(int(size[:_DIGITS_MAX]), PAGE_SIZE_MAX)
+    if token is None:
+        return Page(list(entries), None)
     after = _decode(token)
     left = [entry for entry in entries if after is None or key(entry) > after]
     page = left[:size_max]

@@ -5,10 +5,13 @@ undecoded: a namespace or a table name may hold a slash, which is only told from
 """
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 LEVEL_SEPARATOR = "\x1f"
+# Request lines that are not read again.
+CALLS_MAX = 16_384
 
 
 class Operation(StrEnum):
@@ -93,14 +96,26 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "views/rename", Operation.RENAME_VIEW),
 )
 
+# What DoLake calls two of them. They are served and not listed: Iceberg's clients would not know them.
+_OTHER_NAMES: tuple[tuple[str, str, Operation], ...] = (
+    ("PATCH", "namespaces/{namespace}/properties", Operation.UPDATE_NAMESPACE),
+    ("POST", "namespaces/{namespace}/tables/{table}/commits", Operation.COMMIT_TABLE),
+)
+
 # Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
 ENDPOINTS: tuple[str, ...] = tuple(
     f"{method} /v1/{{prefix}}/{pattern}" for method, pattern, operation in _ROUTES if operation != Operation.CONFIG
 )
 
-_PARSED = tuple((method, tuple(pattern.split("/")), operation) for method, pattern, operation in _ROUTES)
+# How the paths of all operations start.
+ROOTS: frozenset[str] = frozenset(pattern.partition("/")[0] for _, pattern, _ in _ROUTES)
+
+_PARSED = tuple(
+    (method, tuple(pattern.split("/")), operation) for method, pattern, operation in (*_ROUTES, *_OTHER_NAMES)
+)
 
 
+@lru_cache(CALLS_MAX)
 def route(method: str, raw_path: str) -> Call | None:
     """The call that a request line means; `raw_path` is undecoded and starts behind `/v1/`. None: no such endpoint."""
     segments = raw_path.split("?", 1)[0].strip("/").split("/")
@@ -111,6 +126,11 @@ def route(method: str, raw_path: str) -> Call | None:
                 name = names.get("table") or names.get("view", "")
                 return Call(operation, parse_namespace(names.get("namespace", "")), name, names.get("plan-id", ""))
     return None
+
+
+def methods(raw_path: str) -> list[str]:
+    """The methods that a path has, sorted; none for a path that does not exist."""
+    return sorted({method for method, _, _ in _PARSED if route(method, raw_path) is not None})
 
 
 def sign_path(namespace: tuple[str, ...], table: str) -> str:

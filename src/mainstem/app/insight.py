@@ -1,0 +1,270 @@
+"""What an operator looks at, gathered from the parts: see `doors.insight` for what is told."""
+
+import asyncio
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from mainstem.admission import Principal
+from mainstem.catalog import Catalog, TableIdent
+from mainstem.catalog.fence import POSITION_KEY
+from mainstem.catalog.metadata import current_snapshot_id
+from mainstem.catalog.schemas import Document
+from mainstem.doors import insight as door
+from mainstem.doors.http import Status
+from mainstem.log import Log
+from mainstem.model import NotFound, TableName
+from mainstem.runtime.clock import Clock
+from mainstem.runtime.logs import RecentErrors
+from mainstem.runtime.memory import rss_bytes
+
+BUSY = 0.7
+FULL = 0.95
+SNAPSHOTS_SHOWN_MAX = 10
+HOUR_MS = 3_600_000
+
+_ADVICE = {
+    "backlog": "the tables are behind: give the pipeline more cores or memory, or slow the producers down",
+    "connections": "raise maxConnections, or put another gateway beside this one",
+    "pipeline heap": "raise [pipeline] driver_memory",
+    "descriptors": "raise the limit on open files (ulimit -n)",
+    "memory": "the machine is short of memory",
+}
+
+
+class Observer:
+    """Looks, and changes nothing."""
+
+    def __init__(self, catalog: Catalog, log: Log, clock: Clock, status: Callable[[], Status]) -> None:
+        self._catalog = catalog
+        self._log = log
+        self._clock = clock
+        self._status = status
+        # Set by whoever set the logging up.
+        self.recent: RecentErrors | None = None
+        self.bounds: Callable[[], dict[str, tuple[int, int]]] = dict
+
+    def scaling(self) -> door.Scaling:
+        """How much of each bound is in use."""
+        status = self._status()
+        measured = {**self.bounds(), **_machine_bounds(status)}
+        bounds = [
+            door.Bound(name=name, used=used, limit=limit, utilization=round(min(1.0, used / limit), 4))
+            for name, (used, limit) in measured.items()
+            if limit > 0
+        ]
+        fullest = max((bound.utilization for bound in bounds), default=0.0)
+        advice = [_ADVICE[bound.name] for bound in bounds if bound.utilization > BUSY and bound.name in _ADVICE]
+        if status.pipeline.state == "down":
+            advice.insert(0, "the pipeline is down: see pipeline.lastExit in /status")
+        try:
+            load = round(os.getloadavg()[0], 2)
+        except OSError:
+            load = None
+        return door.Scaling(
+            state="full" if fullest > FULL else "busy" if fullest > BUSY else "ok",
+            gateways=1,
+            pipelines=int(status.pipeline.running),
+            cores=os.cpu_count() or 1,
+            load_average=load,
+            bounds=bounds,
+            lag_changes=status.buffer.event_count,
+            advice=advice,
+        )
+
+    def memory(self) -> door.Memory:
+        """Memory, by process."""
+        stats = self._log.stats()
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        gateway = {
+            "residentBytes": rss_bytes(),
+            "residentBytesMax": peak,
+            "logPendingBytes": stats.pending_bytes,
+            "catalogCachedBytes": self._catalog.cached_bytes,
+        }
+        pipeline = {_camel(name): value for name, value in self._status().pipeline.memory.items()}
+        return door.Memory(gateway=gateway, pipeline=pipeline, machine=_machine_memory())
+
+    async def writes(self, principal: Principal, limit: int) -> door.Writes:
+        """What was written, table by table."""
+        names, truncated = await self._names(principal, limit)
+        since_ms = self._clock.now_ms() - HOUR_MS
+        found = [_writes(name, document, since_ms) for name, document in await self._load(names)]
+        stats = self._log.stats()
+        return door.Writes(
+            tables=found,
+            truncated=truncated,
+            segments=stats.segments,
+            segment_bytes=stats.segment_bytes,
+            rows=sum(table.rows for table in found),
+            bytes=sum(table.bytes for table in found),
+            data_files=sum(table.data_files for table in found),
+        )
+
+    async def tables(self, principal: Principal, limit: int) -> door.Tables:
+        """The tables with their schemas and latest snapshots."""
+        names, truncated = await self._names(principal, limit)
+        lags = self._status().tables
+        found = []
+        for name, document in await self._load(names):
+            lag = lags.get(str(name))
+            found.append(_view(name, document, lag.lag_changes if lag else None, lag.error if lag else None))
+        return door.Tables(tables=found, truncated=truncated)
+
+    def errors(self) -> door.Errors:
+        """What went wrong lately."""
+        if self.recent is None:
+            return door.Errors(errors=[], total=0)
+        told = [
+            door.LoggedError(at_ms=each.at_ms, level=each.level, logger=each.logger, message=each.message)
+            for each in reversed(self.recent.recent)
+        ]
+        return door.Errors(errors=told, total=self.recent.total)
+
+    async def _names(self, principal: Principal, limit: int) -> tuple[list[TableName], bool]:
+        every = await asyncio.to_thread(self._catalog.tables)
+        names = sorted(state.table for state in every if principal.may_read(state.table))
+        return names[:limit], len(names) > limit
+
+    async def _load(self, names: Iterable[TableName]) -> list[tuple[TableName, Document]]:
+        def load() -> list[tuple[TableName, Document]]:
+            found = []
+            for name in names:
+                try:
+                    loaded = self._catalog.load_table(TableIdent(name.levels, name.table))
+                except NotFound:
+                    # Dropped since it was listed.
+                    continue
+                found.append((name, loaded.stored.document))
+            return found
+
+        return await asyncio.to_thread(load)
+
+
+def _machine_bounds(status: Status) -> dict[str, tuple[int, int]]:
+    bounds = {}
+    heap, heap_max = (status.pipeline.memory.get(name, 0) for name in ("jvm_heap_bytes", "jvm_heap_bytes_max"))
+    bounds["pipeline heap"] = (heap, heap_max)
+    machine = _machine_memory()
+    if "totalBytes" in machine and "availableBytes" in machine:
+        bounds["memory"] = (machine["totalBytes"] - machine["availableBytes"], machine["totalBytes"])
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    except OSError:
+        return bounds
+    return bounds | {"descriptors": (used, soft if soft != resource.RLIM_INFINITY else 0)}
+
+
+def _machine_memory() -> dict[str, int]:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return {}
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if rest.split()}
+    names = {"MemTotal": "totalBytes", "MemAvailable": "availableBytes"}
+    return {told: kib[name] * 1024 for name, told in names.items() if name in kib}
+
+
+def _writes(name: TableName, document: Document, since_ms: int) -> door.TableWrites:
+    snapshots: list[Any] = document.get("snapshots") or []
+    current = _current(document)
+    total = _summary(current)
+    lately = [each for each in snapshots if each.get("timestamp-ms", 0) >= since_ms]
+    files, size = _number(total, "total-data-files"), _number(total, "total-files-size")
+    return door.TableWrites(
+        table=str(name),
+        format=f"iceberg v{document.get('format-version', 1)}",
+        snapshots=len(snapshots),
+        data_files=files,
+        delete_files=_number(total, "total-delete-files"),
+        rows=_number(total, "total-records"),
+        bytes=size,
+        average_file_bytes=size // files if files else 0,
+        last_commit_ms=None if current is None else current.get("timestamp-ms"),
+        commits_hour=len(lately),
+        files_added_hour=sum(_number(_summary(each), "added-data-files") for each in lately),
+        rows_added_hour=sum(_number(_summary(each), "added-records") for each in lately),
+        bytes_added_hour=sum(_number(_summary(each), "added-files-size") for each in lately),
+    )
+
+
+def _view(name: TableName, document: Document, lag: int | None, error: str | None) -> door.TableView:
+    schema = _by_id(document.get("schemas"), "schema-id", document.get("current-schema-id"))
+    fields = schema.get("fields", [])
+    columns = {each["id"]: each["name"] for each in fields}
+    spec = _by_id(document.get("partition-specs"), "spec-id", document.get("default-spec-id"))
+    snapshots: list[Any] = document.get("snapshots") or []
+    return door.TableView(
+        table=str(name),
+        format_version=int(document.get("format-version", 1)),
+        location=str(document.get("location", "")),
+        columns=[
+            door.Column(name=each["name"], type=_type(each["type"]), required=bool(each.get("required")))
+            for each in fields
+        ],
+        partitioning=[
+            f"{each.get('transform')}({columns.get(each.get('source-id'), '?')})" for each in spec.get("fields", [])
+        ],
+        schemas=len(document.get("schemas") or ()),
+        snapshots=[_snapshot(each) for each in reversed(snapshots[-SNAPSHOTS_SHOWN_MAX:])],
+        snapshot_count=len(snapshots),
+        lag_changes=lag,
+        error=error,
+    )
+
+
+def _snapshot(snapshot: Any) -> door.SnapshotView:
+    summary = _summary(snapshot)
+    position = summary.get(POSITION_KEY)
+    return door.SnapshotView(
+        snapshot_id=str(snapshot.get("snapshot-id")),
+        at_ms=int(snapshot.get("timestamp-ms", 0)),
+        operation=str(summary.get("operation", "")),
+        rows=_number(summary, "total-records"),
+        data_files=_number(summary, "total-data-files"),
+        delete_files=_number(summary, "total-delete-files"),
+        bytes=_number(summary, "total-files-size"),
+        position=int(position) if position is not None else None,
+    )
+
+
+def _type(kind: Any) -> str:
+    """An Iceberg type in a few words."""
+    if isinstance(kind, str):
+        return kind
+    match kind.get("type"):
+        case "list":
+            return f"list<{_type(kind.get('element'))}>"
+        case "map":
+            return f"map<{_type(kind.get('key'))}, {_type(kind.get('value'))}>"
+        case "struct":
+            return f"struct<{len(kind.get('fields', ()))} fields>"
+        case other:
+            return str(other)
+
+
+def _current(document: Document) -> Any:
+    wanted = current_snapshot_id(document)
+    return next((each for each in document.get("snapshots") or () if each.get("snapshot-id") == wanted), None)
+
+
+def _by_id(entries: Any, key: str, wanted: Any) -> Any:
+    return next((each for each in entries or () if each.get(key) == wanted), {})
+
+
+def _summary(snapshot: Any) -> dict[str, str]:
+    return (snapshot or {}).get("summary") or {}
+
+
+def _number(summary: dict[str, str], key: str) -> int:
+    text = str(summary.get(key, "0"))
+    return int(text) if text.isdigit() else 0
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,297 @@
+"""Decides which tables are maintained and when, and queues it. The pipeline does it.
+
+Every table is looked at each `interval_s`; one that has gathered `max_files` new files, or many more snapshots than
+it may keep, does not wait for that. What there is to gain is read from the manifests, by the rule that the pipeline
+itself works by.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.app.jobs import Jobs
+from mainstem.catalog import Catalog, TableIdent
+from mainstem.catalog.inventory import Inventories, Inventory
+from mainstem.catalog.metadata import current_snapshot_id
+from mainstem.catalog.schemas import Document
+from mainstem.doors import compaction as door
+from mainstem.model import MainstemError, TableName
+from mainstem.runtime.clock import Clock
+from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table, plan_groups
+from mainstem.wire.jobs import ENDED, Job, JobNews, JobState
+
+logger = logging.getLogger(__name__)
+
+_AUTO_STEPS = (Step.COMPACT, Step.DELETES, Step.MANIFESTS, Step.EXPIRE)
+
+
+class Maintainer:
+    """Behind `/v1/compaction`."""
+
+    def __init__(self, catalog: Catalog, settings: MaintenanceSettings, folder: Path, clock: Clock) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._clock = clock
+        self._jobs = Jobs(folder / "jobs.db", clock)
+        self._inventories = Inventories(catalog.file_io)
+        self._started_ms = clock.now_ms()
+        # How many files a table had when it was last looked at, and when that was.
+        self._looked: dict[TableName, tuple[int, int]] = {}
+
+    def retune(self, settings: MaintenanceSettings) -> None:
+        """Other thresholds, from the next look on."""
+        self._settings = settings
+
+    def close(self) -> None:
+        """Let go of the queue."""
+        self._jobs.close()
+
+    async def run_timer(self) -> None:
+        """Look at the tables by the thresholds, until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.check_s)
+            if not self._settings.auto:
+                continue
+            try:
+                await self.auto(dry_run=False, only_due=True)
+            # The task's edge: the next look comes soon, and the doors stay open meanwhile.
+            except (OSError, MainstemError) as error:
+                logger.error("tables could not be looked at for maintenance: %s", error)
+
+    # What the door asks
+
+    async def candidates(self, namespace: str | None, table: str | None) -> door.Candidates:
+        """Tables with something to gain."""
+        found = []
+        for name in await self._names(namespace, table):
+            candidate = await self._candidate(name, self._settings)
+            if candidate is not None and (_is_worth_it(candidate) or table is not None):
+                found.append(candidate)
+        found.sort(key=lambda each: each.files_after - each.data_files - each.delete_files)
+        return door.Candidates(candidates=found, thresholds=msgspec.to_builtins(self._settings))
+
+    async def run(self, asked: door.RunBody) -> door.RunAnswer:
+        """Queue a job per table, or say what it would do."""
+        namespace = asked.namespace if isinstance(asked.namespace, str) else ".".join(asked.namespace)
+        changes = _changes(asked)
+        settings = msgspec.structs.replace(self._settings, **changes)
+        plan = []
+        for name in await self._names(namespace, asked.table):
+            candidate = await self._candidate(name, settings, asked.partitions)
+            if candidate is not None and (asked.table is not None or _is_worth_it(candidate)):
+                plan.append(candidate)
+        steps = tuple(asked.steps)
+        if asked.dry_run:
+            # Only a list of all files tells orphans, and only the pipeline can make one.
+            steps = tuple(step for step in steps if step is Step.ORPHANS)
+        jobs = []
+        for candidate in plan if steps else ():
+            job = Job(
+                id="",
+                table=f"{candidate.namespace}.{candidate.table}",
+                steps=tuple(map(str, steps)),
+                partitions=asked.partitions,
+                settings=changes,
+                dry_run=asked.dry_run,
+            )
+            jobs.append(await self._jobs.submit(job))
+        if asked.wait_s:
+            deadline_s = self._clock.monotonic_s() + asked.wait_s
+            jobs = [await self._jobs.wait(job.id, max(0.0, deadline_s - self._clock.monotonic_s())) for job in jobs]
+        return door.RunAnswer(dry_run=asked.dry_run, jobs=jobs, plan=plan)
+
+    async def auto(self, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
+        """Queue a job for every table that has something to gain by the thresholds."""
+        plan, jobs = [], []
+        for name in await self._names(None, None):
+            if only_due and not self._is_due(name):
+                continue
+            candidate = await self._candidate(name, self._settings)
+            orphans = self._orphans_are_due(name)
+            if candidate is None or not (_is_worth_it(candidate) or orphans):
+                continue
+            plan.append(candidate)
+            if not dry_run:
+                steps = (*_AUTO_STEPS, Step.ORPHANS) if orphans else _AUTO_STEPS
+                job = Job(id="", table=str(name), steps=tuple(map(str, steps)), cause="auto")
+                jobs.append(await self._jobs.submit(job))
+        return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan)
+
+    def metrics(self) -> door.CompactionMetrics:
+        """Totals over the jobs that are remembered."""
+        jobs = self._jobs.all()
+        states = {str(state): sum(job.state is state for job in jobs) for state in JobState}
+        totals: dict[str, dict[str, int]] = {}
+        tables: dict[str, list[Job]] = {}
+        for job in jobs:
+            tables.setdefault(job.table, []).append(job)
+            if not job.dry_run:
+                _add(totals, job.progress)
+        return door.CompactionMetrics(
+            auto=self._settings.auto,
+            interval_s=self._settings.interval_s,
+            jobs=states,
+            totals=totals,
+            tables={name: _runs(each) for name, each in sorted(tables.items())},
+        )
+
+    def jobs(self) -> list[Job]:
+        """The newest first."""
+        return self._jobs.all()
+
+    def job(self, job_id: str) -> Job:
+        """One of them."""
+        return self._jobs.get(job_id)
+
+    async def cancel(self, job_id: str) -> Job:
+        """End one."""
+        return await self._jobs.cancel(job_id)
+
+    async def take(self, worker: str, wait_s: float) -> Job | None:
+        """The pipeline asks for work."""
+        return await self._jobs.take(worker, wait_s)
+
+    async def tell(self, job_id: str, news: JobNews) -> Job:
+        """The pipeline tells of its work."""
+        return await self._jobs.tell(job_id, news)
+
+    # What there is
+
+    async def _names(self, namespace: str | None, table: str | None) -> list[TableName]:
+        if table is not None:
+            return [TableName(namespace or "default", table)]
+        tables = await asyncio.to_thread(self._catalog.tables)
+        return sorted(each.table for each in tables if namespace in (None, each.table.namespace))
+
+    async def _candidate(
+        self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...] = ()
+    ) -> door.Candidate | None:
+        return await asyncio.to_thread(self._look, name, settings, partitions)
+
+    def _look(
+        self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...]
+    ) -> door.Candidate | None:
+        document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+        if current_snapshot_id(document) is None:
+            return None
+        settings = for_table(settings, document["properties"])
+        inventory = self._inventories.take(document)
+        self._looked[name] = (len(inventory.files) + inventory.delete_files, self._clock.now_ms())
+        return _candidate(name, document, inventory, settings, partitions, self._clock.now_ms())
+
+    def _is_due(self, name: TableName) -> bool:
+        """By what the newest snapshot says of itself: no manifest is read for it."""
+        if self._jobs.pending(str(name)) is not None:
+            return False
+        document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+        snapshot_id = current_snapshot_id(document)
+        if snapshot_id is None:
+            return False
+        files_then, looked_ms = self._looked.get(name, (0, self._last_run_ms(name)))
+        if self._clock.now_ms() - looked_ms >= self._settings.interval_s * 1000:
+            return True
+        if len(document["snapshots"]) > 1.2 * self._settings.snapshots_max:
+            return True
+        return _files_of(document, snapshot_id) - files_then >= self._settings.max_files
+
+    def _last_run_ms(self, name: TableName) -> int:
+        ended = [job.finished_ms or 0 for job in self._jobs.all() if job.table == str(name) and job.state in ENDED]
+        return max(ended, default=self._started_ms)
+
+    def _orphans_are_due(self, name: TableName) -> bool:
+        times = [
+            job.created_ms
+            for job in self._jobs.all()
+            if job.table == str(name) and Step.ORPHANS in job.steps and not job.dry_run
+        ]
+        since_ms = max(times, default=self._started_ms)
+        return self._clock.now_ms() - since_ms >= self._settings.orphan_interval_s * 1000
+
+
+def _files_of(document: Document, snapshot_id: int) -> int:
+    snapshot = next(each for each in document["snapshots"] if each["snapshot-id"] == snapshot_id)
+    summary = snapshot.get("summary") or {}
+    counts = [str(summary.get(name, "0")) for name in ("total-data-files", "total-delete-files")]
+    return sum(int(count) for count in counts if count.isdecimal())
+
+
+def _changes(asked: door.RunBody) -> dict[str, Any]:
+    changes: dict[str, Any] = {"min_files": asked.min_files}
+    if asked.max_files is not None:
+        changes["max_files"] = asked.max_files
+    if asked.target_file_size_bytes is not None:
+        changes["target_file_bytes"] = asked.target_file_size_bytes
+    if asked.snapshot_age_s is not None:
+        # Whoever names an age means it.
+        changes |= {"snapshot_age_s": max(asked.snapshot_age_s, 0.001), "snapshot_age_min_s": 0.0}
+    if asked.orphan_age_s is not None:
+        changes["orphan_age_s"] = asked.orphan_age_s
+    return changes
+
+
+def _candidate(
+    name: TableName,
+    document: Document,
+    inventory: Inventory,
+    settings: MaintenanceSettings,
+    partitions: tuple[str, ...],
+    now_ms: int,
+) -> door.Candidate:
+    groups = plan_groups(
+        inventory.files, settings, deleted_by_partition=inventory.deleted_by_partition, partitions=partitions
+    )
+    times_ms = [snapshot["timestamp-ms"] for snapshot in document["snapshots"]]
+    before_ms = expire_before_ms(times_ms, now_ms, settings)
+    read = sum(len(group.files) for group in groups)
+    written = sum(max(1, round(group.size_bytes / settings.target_file_bytes)) for group in groups)
+    return door.Candidate(
+        namespace=name.namespace,
+        table=name.table,
+        snapshot_id=str(inventory.snapshot_id),
+        data_files=len(inventory.files),
+        small_files=sum(file.size_bytes < 0.75 * settings.target_file_bytes for file in inventory.files),
+        delete_files=inventory.delete_files,
+        bytes=sum(file.size_bytes for file in inventory.files),
+        manifests=inventory.manifests,
+        snapshots=len(times_ms),
+        snapshots_to_expire=0 if before_ms is None else sum(time_ms < before_ms for time_ms in times_ms),
+        groups=[
+            door.CandidateGroup(
+                partition=group.partition,
+                files=len(group.files),
+                bytes=group.size_bytes,
+                rows=group.rows,
+                delete_files=max((file.delete_files for file in group.files), default=0),
+            )
+            for group in groups
+        ],
+        files_after=len(inventory.files) - read + written,
+    )
+
+
+def _is_worth_it(candidate: door.Candidate) -> bool:
+    return bool(candidate.groups or candidate.snapshots_to_expire)
+
+
+def _add(totals: dict[str, dict[str, int]], progress: dict[str, dict[str, int]]) -> None:
+    for step, numbers in progress.items():
+        sums = totals.setdefault(step, {})
+        for name, value in numbers.items():
+            sums[name] = sums.get(name, 0) + value
+
+
+def _runs(jobs: list[Job]) -> door.TableRuns:
+    totals: dict[str, dict[str, int]] = {}
+    ended = [job for job in jobs if job.state in ENDED and not job.dry_run]
+    for job in ended:
+        _add(totals, job.progress)
+    return door.TableRuns(
+        runs=len(ended),
+        failures=sum(job.state is JobState.FAILED for job in ended),
+        last_finished_ms=max((job.finished_ms or 0 for job in ended), default=None),
+        last_error=next((job.error for job in ended if job.error), None),
+        totals=totals,
+    )

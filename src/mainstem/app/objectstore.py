@@ -1,0 +1,63 @@
+"""A warehouse on S3: what Spark and DuckDB must be told to reach it. The gateway itself goes by `[catalog.io]`."""
+
+from urllib.parse import urlsplit
+
+from mainstem.catalog.settings import CatalogSettings
+from mainstem.query.engine import EngineSettings
+from mainstem.query.sandbox import SandboxSettings
+
+SCHEMES = ("s3://", "s3a://")
+REGION_DEFAULT = "us-east-1"
+_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+
+
+def is_on_s3(settings: CatalogSettings) -> bool:
+    """Whether the tables are on S3."""
+    return settings.warehouse.startswith(SCHEMES)
+
+
+def spark_properties(settings: CatalogSettings) -> dict[str, str]:
+    """Properties of Iceberg's catalog in Spark; none where the warehouse is a folder."""
+    if not is_on_s3(settings):
+        return {}
+    return {
+        "io-impl": _FILE_IO,
+        "client.region": settings.io.get("s3.region", REGION_DEFAULT),
+        # The pipeline tries again by itself, and looks before it does: waiting long in here would only hide trouble.
+        "s3.retry.num-retries": "2",
+        "s3.retry.max-wait-ms": "2000",
+        **settings.io,
+    }
+
+
+def engine_settings(settings: CatalogSettings, warehouse: str) -> EngineSettings:
+    """The engine for queries in the gateway, with the way to the warehouse."""
+    sandbox = SandboxSettings()
+    if is_on_s3(settings):
+        sandbox = SandboxSettings(extensions=(*sandbox.extensions, "httpfs"), prepare=duckdb_secret(settings))
+    return EngineSettings(folder=f"{warehouse}/", sandbox=sandbox)
+
+
+def duckdb_secret(settings: CatalogSettings) -> tuple[str, ...]:
+    """The statements after which DuckDB reads the warehouse, and nothing else of the store."""
+    if not is_on_s3(settings):
+        return ()
+    io = settings.io
+    endpoint = urlsplit(io.get("s3.endpoint", ""))
+    options = {
+        "TYPE": "s3",
+        "SCOPE": settings.warehouse,
+        "KEY_ID": io.get("s3.access-key-id"),
+        "SECRET": io.get("s3.secret-access-key"),
+        "SESSION_TOKEN": io.get("s3.session-token"),
+        "REGION": io.get("s3.region", REGION_DEFAULT),
+        "ENDPOINT": endpoint.netloc or None,
+        "URL_STYLE": "path" if io.get("s3.path-style-access") == "true" else None,
+        "USE_SSL": "false" if endpoint.scheme == "http" else None,
+    }
+    told = ", ".join(f"{name} {_literal(value)}" for name, value in options.items() if value)
+    return (f"CREATE SECRET warehouse ({told})",)
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,53 @@
+"""The sync door, wired: its own limits at the same gate, the feeds on the log, the history tables behind them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.doors.sync import SyncDoor
+from mainstem.doors.sync_http import Flusher
+from mainstem.feeds.cold import History, NoHistory
+from mainstem.feeds.feeds import Feeds
+from mainstem.feeds.pushes import Pushes
+from mainstem.feeds.schemas import Schemas
+from mainstem.feeds.seen import SeenDeltas
+from mainstem.feeds.service import SyncService
+from mainstem.feeds.tap import Tap
+from mainstem.log import Log
+from mainstem.runtime.clock import Clock
+from mainstem.wire.sync.checks import PUSH_BYTES_MAX
+
+
+class Sync:
+    """What the gateway mounts, asks and closes."""
+
+    def __init__(self, door: SyncDoor, feeds: Feeds) -> None:
+        self.door = door
+        self.feeds = feeds
+
+
+def make_sync(
+    *,
+    data: Path,
+    log: Log,
+    tap: Tap,
+    dedup: Dedup,
+    limits: Limits,
+    backlog_bytes: Callable[[], int],
+    flusher: Flusher,
+    clock: Clock,
+    connections_max: int,
+    history: History | None = None,
+) -> Sync:
+    """Build everything behind `/sync`. `await sync.feeds.start()` before it is served."""
+    folder = data / "sync"
+    feeds = Feeds(log, tap, SeenDeltas(folder / "seen.db"), history or NoHistory())
+    schemas = Schemas(folder / "schemas.json")
+    gate = Gate(dedup, limits, backlog_bytes)
+    service = SyncService(Pushes(Intake(gate, tap), feeds, schemas, clock), feeds, schemas)
+    return Sync(SyncDoor(service, flusher, clock, connections_max=connections_max), feeds)
+
+
+def push_limits(backlog_bytes_max: int) -> Limits:
+    """A push may be larger than a batch of the CDC door: the protocol says how large."""
+    return Limits(payload_bytes_max=PUSH_BYTES_MAX + 1024, backlog_bytes_max=backlog_bytes_max)

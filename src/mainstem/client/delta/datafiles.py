@@ -1,0 +1,174 @@
+"""Writing data files of a table: Parquet, with the statistics that the log keeps of each."""
+
+import datetime as dt
+import decimal
+import json
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mainstem.client.delta.schema import TableSchema
+from mainstem.client.delta.storage import Storage
+from mainstem.model.errors import Invalid
+
+# Delta's writers keep statistics of this many columns unless the table says otherwise.
+_INDEXED_COLUMNS = 32
+_TEXT_LENGTH_MAX = 32
+ROW_GROUP_ROWS = 131_072
+# Partitions that one commit may open files in.
+PARTITIONS_MAX = 10_000
+
+
+def write_files(
+    storage: Storage, table: str, schema: TableSchema, rows: pa.Table, now_ms: int, folder: str = ""
+) -> list[dict[str, Any]]:
+    """Write rows as one file per partition; returns what `add` says of each. Nothing is visible before a commit."""
+    return [
+        _write(storage, table, schema, part, values, now_ms, folder)
+        for values, part in _by_partition(rows, schema.partition_by)
+        if part.num_rows
+    ]
+
+
+def _by_partition(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    if not names:
+        yield {}, rows
+        return
+    keys = rows.select(list(names)).group_by(list(names)).aggregate([])
+    if keys.num_rows > PARTITIONS_MAX:
+        raise Invalid(f"too many partitions at once. expected=at most {PARTITIONS_MAX} got={keys.num_rows}")
+    for key in keys.to_pylist():
+        mask = None
+        for name in names:
+            same = pc.is_null(rows[name]) if key[name] is None else pc.equal(rows[name], pa.scalar(key[name]))
+            mask = same if mask is None else pc.and_(mask, same)
+        yield key, rows.filter(mask).drop_columns(list(names))
+
+
+def _write(
+    storage: Storage,
+    table: str,
+    schema: TableSchema,
+    rows: pa.Table,
+    values: Mapping[str, Any],
+    now_ms: int,
+    folder: str,
+) -> dict[str, Any]:
+    texts = {schema.fields[name].physical: partition_text(value) for name, value in values.items()}
+    name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+    below = [f"{column}={_escaped(text)}" for column, text in texts.items()]
+    path = "/".join(part for part in (folder, *below, name) if part)
+    physical = [schema.fields[column].physical if column in schema.fields else column for column in rows.column_names]
+    stored = _with_whole_variants(rows, schema).rename_columns(physical).replace_schema_metadata(None)
+    storage.make_folder(f"{table}/{path}".rpartition("/")[0])
+    with (
+        storage.files.open_output_stream(f"{table}/{path}") as sink,
+        pq.ParquetWriter(
+            sink, _without_metadata(stored.schema), compression="zstd", coerce_timestamps="us", store_schema=False
+        ) as writer,
+    ):
+        writer.write_table(stored.cast(_without_metadata(stored.schema)), ROW_GROUP_ROWS)
+    size = storage.files.get_file_info(f"{table}/{path}").size
+    return {
+        # The log writes paths as URLs do.
+        "path": quote(path, safe="/=-_.~"),
+        "partitionValues": texts,
+        "size": size,
+        "modificationTime": now_ms,
+        "dataChange": True,
+        "stats": json.dumps(_stats(stored)),
+    }
+
+
+# In a file the two parts of a Variant are never null, only the whole is.
+_STORED_VARIANT = [pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)]
+
+
+def _with_whole_variants(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    for at, name in enumerate(rows.column_names):
+        if name not in schema.fields or not schema.fields[name].is_variant:
+            continue
+        column = rows[name].combine_chunks()
+        parts = [pc.fill_null(pc.struct_field(column, part), b"") for part in ("metadata", "value")]
+        stored = pa.StructArray.from_arrays(parts, fields=_STORED_VARIANT, mask=column.is_null())
+        rows = rows.set_column(at, pa.field(name, stored.type), stored)
+    return rows
+
+
+def _without_metadata(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.remove_metadata() for field in schema])
+
+
+def partition_text(value: Any) -> str | None:
+    """A partition's value as the log keeps it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.datetime):
+        plain = value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value
+        return plain.isoformat(sep=" ", timespec="microseconds")
+    return str(value)
+
+
+def _escaped(text: str | None) -> str:
+    # As Hive and Spark name such folders.
+    return "__HIVE_DEFAULT_PARTITION__" if text is None or text == "" else quote(text, safe=" -_.~")
+
+
+def _stats(rows: pa.Table) -> dict[str, Any]:
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in rows.column_names[:_INDEXED_COLUMNS]:
+        column = rows[name]
+        if pa.types.is_nested(column.type):
+            continue
+        nulls[name] = column.null_count
+        bounds = _bounds(column)
+        if bounds is not None:
+            low[name], high[name] = bounds
+    return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:  # noqa: PLR0911 - case by case
+    types = pa.types
+    kind = column.type
+    if types.is_boolean(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return None
+    found = pc.min_max(column).as_py()
+    low, high = found["min"], found["max"]
+    if low is None:
+        return None
+    if isinstance(low, float):
+        # Engines hold NaN for the largest number, Arrow leaves it out of the bounds: then they would be wrong.
+        if pc.any(pc.is_nan(column)).as_py() or not (math.isfinite(low) and math.isfinite(high)):
+            return None
+        return low, high
+    if isinstance(low, str):
+        return low[:_TEXT_LENGTH_MAX], _above(high)
+    if isinstance(low, dt.datetime):
+        return _moment(low, up=False), _moment(high, up=True)
+    if isinstance(low, dt.date):
+        return low.isoformat(), high.isoformat()
+    if isinstance(low, decimal.Decimal):
+        # JSON's numbers pass through doubles in many readers; a little room keeps the bounds true.
+        return math.nextafter(float(low), -math.inf), math.nextafter(float(high), math.inf)
+    return low, high
+
+
+def _above(text: str) -> str:
+    return text if len(text) <= _TEXT_LENGTH_MAX else text[:_TEXT_LENGTH_MAX] + "\U0010ffff"
+
+
+def _moment(value: dt.datetime, *, up: bool) -> str:
+    if up and value.microsecond % 1000 and value.year < dt.MAXYEAR:
+        value += dt.timedelta(milliseconds=1)
+    text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return f"{text}Z" if value.tzinfo is not None else text

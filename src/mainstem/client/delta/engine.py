@@ -1,0 +1,187 @@
+"""DuckDB over the data files of a Delta table: which files, which rows of them are gone, and what they are called.
+
+Owns the SQL that turns a list of files into the table's rows: columns that a file lacks are null, partition values come
+from the log, rows that a deletion vector names are left out. It decides nothing about which files are read.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from mainstem.client.delta import vectors
+from mainstem.client.delta.log import AddFile
+from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
+from mainstem.client.delta.storage import Storage
+from mainstem.client.delta.zones import Footers, partition_value
+from mainstem.model.errors import Corrupt, NotFound
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyroaring import BitMap64
+
+# Where each row is, next to its columns: the file's place in the list, and the row's place in the file.
+FILE, ROW = "file_index", "file_row_number"
+PLACES = pa.schema([(FILE, pa.int64()), (ROW, pa.int64())])
+
+
+def quoted(name: str) -> str:
+    """An identifier in DuckDB's SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A string in DuckDB's SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Engine:
+    """One DuckDB for the tables of a storage. Safe to use from several threads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.footers = Footers(storage)
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+
+    @contextmanager
+    def cursor(self) -> Iterator["duckdb.DuckDBPyConnection"]:
+        """A session of its own in the same DuckDB."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = self._connect()
+            cursor = self._connection.cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    def _connect(self) -> "duckdb.DuckDBPyConnection":
+        import duckdb
+
+        connection = duckdb.connect()
+        # Data files never change, so their footers need reading once.
+        connection.execute("SET parquet_metadata_cache = true")
+        self.storage.prepare(connection)
+        return connection
+
+
+_engines: "weakref.WeakKeyDictionary[Storage, Engine]" = weakref.WeakKeyDictionary()
+
+
+def engine_of(storage: Storage) -> Engine:
+    """The engine of a storage; there is one for each."""
+    return _engines.setdefault(storage, Engine(storage))
+
+
+def data_path(table: str, file: AddFile) -> str:
+    """A data file below the storage's root. The log writes paths as URLs do."""
+    return f"{table}/{unquote(file.path)}"
+
+
+def deleted_rows(storage: Storage, table: str, file: AddFile) -> "BitMap64 | None":
+    """The rows of a file that are gone, None where all are there."""
+    vector = file.deletionVector
+    if vector is None:
+        return None
+    path = vector.file(table)
+    if path is None:
+        return vectors.read_inline(vector, file.path)
+    try:
+        return vectors.read_from_file(vector, storage.read(path), storage.uri(path))
+    except NotFound:
+        raise Corrupt("a deletion vector's file is missing", place=storage.uri(path)) from None
+
+
+class Source:
+    """Some files of a table as a relation of one DuckDB session."""
+
+    def __init__(
+        self,
+        cursor: "duckdb.DuckDBPyConnection",
+        storage: Storage,
+        table: str,
+        schema: TableSchema,
+        files: Sequence[AddFile],
+    ) -> None:
+        self.cursor = cursor
+        self.schema = schema
+        self._storage = storage
+        self._table = table
+        self._files = files
+
+    def relation(self, names: Sequence[str], *, places: bool = False) -> str:
+        """A FROM item with these columns, and with `places` each row's file and place too."""
+        if not self._files:
+            empty = [f"CAST(NULL AS {_read_type(self.schema.fields[name])}) AS {quoted(name)}" for name in names]
+            where = [f"CAST(NULL AS BIGINT) AS {name}" for name in (FILE, ROW)] if places else []
+            return f"(SELECT {', '.join([*empty, *where] or ['1'])} WHERE false)"
+        stored = [self.schema.fields[name] for name in names if name not in self.schema.partition_by]
+        partitioned = [self.schema.fields[name] for name in names if name in self.schema.partition_by]
+        selected = [f"f.{quoted(field.name)}" for field in stored]
+        selected += [f"p.{quoted(field.name)}" for field in partitioned]
+        if places:
+            selected += [f"f.{FILE}", f"f.{ROW}"]
+        text = f"SELECT {', '.join(selected) or '1'} FROM {self._read(stored)} f"
+        if partitioned:
+            self.cursor.register("partitions", self._partitions(partitioned))
+            text += f" JOIN partitions p ON p.__file = f.{FILE}"
+        gone = self._gone()
+        if gone is not None:
+            self.cursor.register("gone", gone)
+            text += f" ANTI JOIN gone g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
+        return f"({text})"
+
+    def _read(self, stored: Sequence[Field]) -> str:
+        paths = ", ".join(literal(self._storage.uri(data_path(self._table, file))) for file in self._files)
+        # Without any column asked for, one that no file has still makes the rows count.
+        entries = [
+            f"{literal(field.physical)}: {{name: {literal(field.name)}, type: {literal(_read_type(field))},"
+            " default_value: NULL}"
+            for field in stored
+        ] or ["'__none': {name: '__none', type: 'BOOLEAN', default_value: NULL}"]
+        return f"read_parquet([{paths}], schema = MAP {{{', '.join(entries)}}}, hive_partitioning = false)"
+
+    def _partitions(self, fields: Sequence[Field]) -> pa.Table:
+        columns = {"__file": pa.array(range(len(self._files)), pa.int64())}
+        for field in fields:
+            values = [partition_value(file.partitionValues.get(field.physical), field) for file in self._files]
+            columns[field.name] = pa.array(values, field.type)
+        return pa.table(columns)
+
+    def _gone(self) -> pa.Table | None:
+        files, rows = [], []
+        for index, file in enumerate(self._files):
+            deleted = deleted_rows(self._storage, self._table, file)
+            if deleted:
+                rows.append(np.fromiter(deleted, np.int64, len(deleted)))
+                files.append(np.full(len(deleted), index, np.int64))
+        if not rows:
+            return None
+        return pa.table({"__file": np.concatenate(files), "__row": np.concatenate(rows)})
+
+
+def _read_type(field: Field) -> str:
+    return duckdb_type(field.type)
+
+
+@contextmanager
+def read_errors(storage: Storage, table: str, files: Sequence[AddFile]) -> Iterator[None]:
+    """A data file that is gone or broken is a Corrupt error that names it."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:
+        for file in files:
+            path = data_path(table, file)
+            if not storage.exists(path):
+                raise Corrupt("a data file is missing", place=storage.uri(path)) from error
+            if storage.uri(path) in str(error):
+                raise Corrupt(f"a data file cannot be read. {str(error)[:300]}", place=storage.uri(path)) from error
+        raise

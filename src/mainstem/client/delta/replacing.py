@@ -1,0 +1,141 @@
+"""What an upsert, an update and a delete change: which rows go, which come, and what the change feed says of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainstem.client.delta.engine import FILE, PLACES, ROW, Engine, Source, quoted, read_errors
+from mainstem.client.delta.log import AddFile, State
+from mainstem.client.delta.rows import documents_of
+from mainstem.client.delta.schema import TableSchema, schema_of
+from mainstem.client.delta.transaction import Replacement
+from mainstem.client.delta.zones import kept_files
+from mainstem.documents import apply_update, matched_offset
+from mainstem.documents.columns import Kind
+from mainstem.documents.predicate import YES, Predicate, Relates, Relation, Within, all_of
+from mainstem.documents.update_syntax import Update
+from mainstem.model.errors import Invalid
+
+CHANGE_TYPE = "_change_type"
+# Up to here each key is looked for in the zone maps, beyond it only their range.
+_LISTED_KEYS_MAX = 1000
+_SKIPPING = frozenset([Kind.INTEGER, Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_TZ, Kind.OBJECT_ID])
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What a write did, and the version that has it."""
+
+    version: int
+    matched: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    def at(self, version: int) -> "Changed":
+        """The same, with its version."""
+        return replace(self, version=version)
+
+
+def last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Each key's last row. A key is never null."""
+    for key in keys:
+        if key not in rows.column_names:
+            raise Invalid(f"the rows have no key. expected={key} got={rows.column_names}")
+        if rows[key].null_count:
+            raise Invalid(f"a key is null. column={key}")
+    at = pa.array(range(rows.num_rows), pa.int64())
+    numbered = rows.select(list(keys)).append_column("__at", at)
+    last = numbered.group_by(list(keys)).aggregate([("__at", "max")])["__at_max"]
+    return rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
+
+
+def upsert(
+    engine: Engine, table: str, state: State, rows: pa.Table, keys: Sequence[str], *, feed: bool
+) -> tuple[Replacement, Changed]:
+    """Rows in the place of those with the same keys."""
+    schema = schema_of(state.metadata)
+    files = kept_files(state.files.values(), _key_predicate(rows, keys[0], schema), schema)
+    names = list(schema.fields) if feed else list(keys)
+    with engine.cursor() as cursor, read_errors(engine.storage, table, files):
+        wanted = rows.select(list(keys)).cast(pa.schema([(key, schema.fields[key].type) for key in keys]))
+        cursor.register("wanted", wanted)
+        source = Source(cursor, engine.storage, table, schema, files)
+        selected = ", ".join([*map(quoted, names), FILE, ROW] if feed else [*map(quoted, keys), FILE, ROW])
+        old = cursor.execute(
+            f"SELECT {selected} FROM {source.relation(names, places=True)}"
+            f" SEMI JOIN wanted USING ({', '.join(map(quoted, keys))})"
+        ).to_arrow_table()
+    replaced = old.select(list(keys)).group_by(list(keys)).aggregate([]).num_rows if old.num_rows else 0
+    counts = Changed(0, matched=old.num_rows, inserted=rows.num_rows - replaced, updated=replaced)
+    changes = _upsert_feed(old, rows, keys, schema) if feed else None
+    return Replacement(files, old.select([FILE, ROW]).cast(PLACES), rows, changes), counts
+
+
+def _key_predicate(rows: pa.Table, key: str, schema: TableSchema) -> Predicate:
+    if key not in schema.fields:
+        raise Invalid(f"the table has no such column. got={key}")
+    if schema.fields[key].column.kind not in _SKIPPING:
+        return YES
+    if rows.num_rows <= _LISTED_KEYS_MAX:
+        return Within(key, tuple(rows[key].to_pylist()))
+    bounds = pc.min_max(rows[key]).as_py()
+    return all_of([Relates(key, Relation.GTE, bounds["min"]), Relates(key, Relation.LTE, bounds["max"])])
+
+
+def _upsert_feed(old: pa.Table, rows: pa.Table, keys: Sequence[str], schema: TableSchema) -> pa.Table:
+    full = _whole(rows, schema)
+    known = old.select(list(keys)).group_by(list(keys)).aggregate([])
+    marked = full.select(list(keys)).append_column("__at", pa.array(range(full.num_rows), pa.int64()))
+    updated = marked.join(known.cast(marked.select(list(keys)).schema), list(keys), join_type="left semi")["__at"]
+    is_update = pc.is_in(marked["__at"], updated.combine_chunks())
+    kinds = pc.if_else(is_update, "update_postimage", "insert")
+    return pa.concat_tables([_typed(old, schema, "update_preimage"), full.append_column(CHANGE_TYPE, kinds)])
+
+
+def updated(
+    matched: pa.Table, schema: TableSchema, update: Update, filter: Any, now_ms: int
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """The documents that an update changes, as they become, and which of the matched rows they were."""
+    documents, kept = [], []
+    for at, document in enumerate(documents_of(matched.select(list(schema.fields)), schema)):
+        result = apply_update(update, document, now_ms=now_ms, offset=matched_offset(filter, document))
+        if result.modified:
+            documents.append(result.document)
+            kept.append(at)
+    return documents, kept
+
+
+def replacement(
+    files: Sequence[AddFile], matched: pa.Table, rows: pa.Table, schema: TableSchema, feed: bool
+) -> Replacement:
+    """Rows in the place of some that were found, one for one."""
+    changes = None
+    if feed:
+        after = _whole(rows, schema).append_column(CHANGE_TYPE, pa.array(["update_postimage"] * rows.num_rows))
+        changes = pa.concat_tables([_typed(matched, schema, "update_preimage"), after])
+    return Replacement(files, matched.select([FILE, ROW]), rows, changes)
+
+
+def removal(files: Sequence[AddFile], matched: pa.Table, schema: TableSchema, feed: bool) -> Replacement:
+    """Rows that were found are gone."""
+    return Replacement(
+        files, matched.select([FILE, ROW]), None, _typed(matched, schema, "delete") if feed else None
+    )
+
+
+def _typed(found: pa.Table, schema: TableSchema, change_type: str) -> pa.Table:
+    rows = _whole(found.drop_columns([FILE, ROW]), schema)
+    return rows.append_column(CHANGE_TYPE, pa.array([change_type] * rows.num_rows, pa.string()))
+
+
+def _whole(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """Every column of the table, in its order and types."""
+    columns = [
+        rows[name].cast(field.type) if name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for name, field in schema.fields.items()
+    ]
+    return pa.table(columns, schema=pa.schema([(name, field.type) for name, field in schema.fields.items()]))

@@ -1,0 +1,265 @@
+"""One commit that replaces rows: places that go, rows that come, all or nothing.
+
+Owns the writing of Delta's log where delta-rs has no operation for it. The commit is a put-if-absent of the next
+version, so that of all writers in the world one gets it; whoever loses looks at the table again and starts over.
+Rows go by deletion vectors where the table has them on, and by writing their files anew without them where not.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from mainstem.client.delta import vectors
+from mainstem.client.delta.datafiles import write_files
+from mainstem.client.delta.engine import FILE, ROW, Engine, Source, deleted_rows, quoted, read_errors
+from mainstem.client.delta.errors import VersionMismatchError
+from mainstem.client.delta.log import AddFile, DeltaLog, State
+from mainstem.client.delta.schema import TableSchema, schema_of
+from mainstem.client.delta.zones import row_count
+from mainstem.model.errors import Conflict, Invalid
+
+# What a writer may meet in a table and this one honours.
+_WRITABLE = frozenset(
+    [
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "deletionVectors",
+        "domainMetadata",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
+    ]
+)
+_LOOKED_FOR = frozenset(["columnMapping", "generatedColumns", "identityColumns"])
+CHANGE_FEED = "delta.enableChangeDataFeed"
+VECTORS = "delta.enableDeletionVectors"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What goes into the log beside the data."""
+
+    operation: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    # An application's own progress, in the same commit: its id and how far it is.
+    transaction: tuple[str, int] | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What a commit changes: rows by their places in `files`, and the rows that come."""
+
+    files: Sequence[AddFile]
+    places: pa.Table
+    rows: pa.Table | None = None
+    # For the change feed, where the table keeps one: rows with `_change_type`.
+    feed: pa.Table | None = None
+
+
+class Transaction:
+    """A writer of one table at one version."""
+
+    def __init__(self, engine: Engine, log: DeltaLog, state: State) -> None:
+        self._engine = engine
+        self._storage = engine.storage
+        self._log = log
+        self._state = state
+        self.schema: TableSchema = schema_of(state.metadata)
+        self._check_writable()
+
+    @property
+    def keeps_feed(self) -> bool:
+        """Whether changes have to be written down row by row."""
+        return self.schema.has(CHANGE_FEED)
+
+    def commit(self, change: Replacement, about: Commit, now_ms: int) -> int:
+        """Write everything, then the next version. Raises VersionMismatchError where someone else has it already."""
+        table = self._log.table
+        actions: list[dict[str, Any]] = [_commit_info(self._state, about, now_ms)]
+        if about.transaction is not None:
+            app, version = about.transaction
+            actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now_ms}})
+        if change.places.num_rows:
+            if self.schema.has("delta.appendOnly"):
+                raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
+            actions += self._without(change, now_ms)
+        if change.rows is not None and change.rows.num_rows:
+            added = write_files(self._storage, table, self.schema, self._fitted(change.rows), now_ms)
+            actions += [{"add": add} for add in added]
+        if change.feed is not None and change.feed.num_rows:
+            feed = write_files(self._storage, table, self.schema, change.feed, now_ms, "_change_data")
+            actions += [{"cdc": _feed_action(add)} for add in feed]
+        version = self._state.version + 1
+        content = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+        try:
+            self._storage.put_if_absent(self._log.commit_path(version), content.encode())
+        except Conflict as error:
+            self._discard(actions)
+            raise VersionMismatchError(table, expected=self._state.version, got=version) from error
+        return version
+
+    def _discard(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Remove the new files of a commit that was not to be."""
+        old = {file.path for file in self._state.files.values()}
+        for action in actions:
+            path = (action.get("add") or action.get("cdc") or {}).get("path")
+            if path is not None and path not in old:
+                self._storage.delete(f"{self._log.table}/{unquote(path)}")
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        """All columns of the table, in its order and types."""
+        unknown = [name for name in rows.column_names if name not in self.schema.fields]
+        if unknown:
+            raise Invalid(f"columns that the table does not have. got={unknown}", reason="schema")
+        columns = []
+        for name, of in self.schema.fields.items():
+            present = name in rows.column_names
+            column = rows[name].cast(of.type) if present else pa.nulls(rows.num_rows, of.type)
+            if not of.nullable and column.null_count:
+                raise Invalid(f"a column may not be null. column={name}", reason="constraint")
+            columns.append(column)
+        return pa.table(columns, schema=pa.schema([(name, of.type) for name, of in self.schema.fields.items()]))
+
+    def _without(self, change: Replacement, now_ms: int) -> list[dict[str, Any]]:
+        """The actions that take rows out of their files."""
+        by_file: dict[int, BitMap64] = {}
+        indexes = change.places[FILE].to_numpy()
+        positions = change.places[ROW].to_numpy()
+        order = np.argsort(indexes, kind="stable")
+        edges = np.flatnonzero(np.diff(indexes[order])) + 1
+        for group in np.split(order, edges):
+            by_file[int(indexes[group[0]])] = BitMap64(positions[group].tolist())
+        actions: list[dict[str, Any]] = [{"remove": _removal(change.files[index], now_ms)} for index in by_file]
+        touched = [(change.files[index], rows) for index, rows in by_file.items()]
+        if self.schema.has(VECTORS):
+            return actions + [{"add": add} for add in self._with_vectors(touched)]
+        return actions + [{"add": add} for add in self._rewritten(touched, now_ms)]
+
+    def _with_vectors(self, touched: list[tuple[AddFile, BitMap64]]) -> list[dict[str, Any]]:
+        table = self._log.table
+        kept: list[tuple[AddFile, BitMap64]] = []
+        for file, rows in touched:
+            gone = rows | (deleted_rows(self._storage, table, file) or BitMap64())
+            if len(gone) != row_count(file):
+                kept.append((file, gone))
+        descriptors = [vectors.inline(gone) for _, gone in kept]
+        large = [at for at, descriptor in enumerate(descriptors) if descriptor is None]
+        if large:
+            name = uuid.uuid4()
+            content, found = vectors.file_of((kept[at][1] for at in large), name)
+            self._storage.put_if_absent(f"{table}/deletion_vector_{name}.bin", content)
+            for at, descriptor in zip(large, found, strict=True):
+                descriptors[at] = descriptor
+        return [
+            _addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True) if descriptor
+        ]
+
+    def _rewritten(self, touched: list[tuple[AddFile, BitMap64]], now_ms: int) -> list[dict[str, Any]]:
+        added = []
+        table = self._log.table
+        for file, rows in touched:
+            with self._engine.cursor() as cursor, read_errors(self._storage, table, [file]):
+                cursor.register("leaving", pa.table({ROW: np.fromiter(rows, np.int64, len(rows))}))
+                source = Source(cursor, self._storage, table, self.schema, [file])
+                names = list(self.schema.fields)
+                left = cursor.execute(
+                    f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names, places=True)}"
+                    f" ANTI JOIN leaving USING ({ROW})"
+                ).to_arrow_table()
+            added += write_files(self._storage, table, self.schema, self._fitted(left), now_ms)
+        return added
+
+    def _check_writable(self) -> None:
+        protocol, table = self._state.protocol, self._log.table
+        # Versions before 7 name no features, and a table may list what it does not use: these are looked for.
+        unknown = set(protocol.writerFeatures or ()) - _WRITABLE - _LOOKED_FOR
+        stated = self._state.metadata.schemaString
+        if (self.schema.configuration.get("delta.columnMapping.mode") or "none") != "none":
+            unknown.add("columnMapping")
+        if '"delta.generationExpression"' in stated:
+            unknown.add("generatedColumns")
+        if '"delta.identity' in stated:
+            unknown.add("identityColumns")
+        if protocol.minWriterVersion > 7 or unknown:
+            raise Invalid(
+                f"the table asks for more than this writer can. table={table} version={protocol.minWriterVersion} "
+                f"features={sorted(unknown)}",
+                reason="protocol",
+            )
+
+
+def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
+    return {
+        "commitInfo": {
+            **about.metadata,
+            "timestamp": now_ms,
+            "operation": about.operation,
+            "operationParameters": dict(about.parameters),
+            "readVersion": state.version,
+            "isBlindAppend": False,
+            "engineInfo": "mainstem",
+            # Makes the commit unlike every other one, so that a writer can tell its own.
+            "txnId": str(uuid.uuid4()),
+        }
+    }
+
+
+def _removal(file: AddFile, now_ms: int) -> dict[str, Any]:
+    removal: dict[str, Any] = {
+        "path": file.path,
+        "deletionTimestamp": now_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": file.partitionValues,
+        "size": file.size,
+    }
+    if file.deletionVector is not None:
+        removal["deletionVector"] = msgspec.to_builtins(file.deletionVector)
+    return removal
+
+
+def _addition(file: AddFile, vector: vectors.Descriptor) -> dict[str, Any]:
+    addition: dict[str, Any] = {
+        "path": file.path,
+        "partitionValues": file.partitionValues,
+        "size": file.size,
+        "modificationTime": file.modificationTime,
+        "dataChange": True,
+        "stats": _loosened(file.stats),
+        "deletionVector": msgspec.to_builtins(vector),
+    }
+    if file.tags is not None:
+        addition["tags"] = file.tags
+    return addition
+
+
+def _loosened(stats: str | None) -> str | None:
+    """The statistics, said to be bounds that need not be met any more. As text: numbers keep all their digits."""
+    if stats is None or '"tightBounds":false' in stats:
+        return stats
+    if '"tightBounds":true' in stats:
+        return stats.replace('"tightBounds":true', '"tightBounds":false')
+    body = stats.rstrip()[:-1].rstrip()
+    return f'{body}{"" if body.endswith("{") else ","}"tightBounds":false}}'
+
+
+def _feed_action(add: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "path": add["path"],
+        "partitionValues": add["partitionValues"],
+        "size": add["size"],
+        "dataChange": False,
+    }

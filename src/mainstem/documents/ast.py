@@ -1,0 +1,145 @@
+"""The filter as a small closed tree. Built by `parse`, read by `match`, `pushdown` and `sql`; nobody else builds one.
+
+A `Field` applies one test to the values that a path reaches and holds if any of them passes. What MongoDB spells in
+several ways is one way here: `$ne` is Not(eq), `$nin` is Not(in), `$nor` is Not(Or), `$all` is And(eq, …).
+"""
+
+import enum
+from typing import Any
+
+import msgspec
+
+from mainstem.documents.paths import Path
+
+
+class Op(enum.Enum):
+    """The comparisons."""
+
+    EQ = "$eq"
+    LT = "$lt"
+    LTE = "$lte"
+    GT = "$gt"
+    GTE = "$gte"
+
+
+class Compare(msgspec.Struct, frozen=True):
+    """A value of the operand's own type that stands in this relation to it. Null also stands for missing."""
+
+    op: Op
+    operand: Any
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """Text that a regular expression finds, or the same regular expression as a value."""
+
+    source: str
+    options: str
+
+
+class OneOf(msgspec.Struct, frozen=True):
+    """A value equal to one of these, or text that one of the patterns finds."""
+
+    operands: tuple[Any, ...]
+    patterns: tuple[Pattern, ...]
+
+
+class OfType(msgspec.Struct, frozen=True):
+    """A value of one of these BSON types."""
+
+    codes: frozenset[int]
+
+
+class Exists(msgspec.Struct, frozen=True):
+    """The path is there, be it null."""
+
+
+class Length(msgspec.Struct, frozen=True):
+    """An array of this many elements."""
+
+    count: int
+
+
+class Modulo(msgspec.Struct, frozen=True):
+    """A number whose whole part leaves this remainder; the sign is the dividend's."""
+
+    divisor: int
+    remainder: int
+
+
+class AnyElement(msgspec.Struct, frozen=True):
+    """An array with one element that passes the whole filter.
+
+    `as_document`: the filter's paths start inside the element. Otherwise they are empty and mean the element itself.
+    """
+
+    filter: "Node"
+    as_document: bool
+
+
+Test = Compare | Pattern | OneOf | OfType | Exists | Length | Modulo | AnyElement
+
+
+class Field(msgspec.Struct, frozen=True):
+    """Any value that the path reaches passes the test."""
+
+    path: Path
+    test: Test
+
+
+class And(msgspec.Struct, frozen=True):
+    """All of them; with none, everything."""
+
+    children: tuple["Node", ...]
+
+
+class Or(msgspec.Struct, frozen=True):
+    """Any of them; with none, nothing."""
+
+    children: tuple["Node", ...]
+
+
+class Not(msgspec.Struct, frozen=True):
+    """What the child does not match."""
+
+    child: "Node"
+
+
+class Literal(msgspec.Struct, frozen=True):
+    """A constant in an expression."""
+
+    value: Any
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """The value of a path of the document, in an expression. The empty path is the document."""
+
+    path: Path
+
+
+class Call(msgspec.Struct, frozen=True):
+    """An operator of the expression language with its arguments."""
+
+    name: str
+    arguments: tuple["Expression", ...]
+
+
+class Compound(msgspec.Struct, frozen=True):
+    """A document or an array that an expression builds; `names` is None for an array."""
+
+    names: tuple[str, ...] | None
+    items: tuple["Expression", ...]
+
+
+Expression = Literal | Reference | Call | Compound
+
+
+class Expr(msgspec.Struct, frozen=True):
+    """The expression's value is true (not false, null, zero or missing)."""
+
+    expression: Expression
+
+
+Node = Field | And | Or | Not | Expr
+
+EVERYTHING = And(())
+NOTHING = Or(())

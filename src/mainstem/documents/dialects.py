@@ -1,0 +1,429 @@
+"""What DuckDB and Spark spell differently. Owns engine syntax, and nothing of the filter language.
+
+Nested columns are reached through nodes: DuckDB's JSON type, Spark's Variant. A node that is SQL NULL is missing;
+JSON's null is a node of its own. Every method returns SQL text for an expression that `node` names.
+"""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any, NamedTuple, Protocol
+
+from mainstem.documents.columns import MARKS, Column, Kind
+from mainstem.documents.predicate import Relation
+from mainstem.documents.values import INT32_MAX, INT32_MIN, INT64_MAX
+
+EXACT_INTEGER_MAX = 1 << 53
+
+
+class Sql(NamedTuple):
+    """Text with `?` placeholders, and their values in order."""
+
+    text: str
+    parameters: tuple[Any, ...] = ()
+
+
+class NumberBounds(NamedTuple):
+    """A comparison with a number, moved onto integers and onto doubles; None where no value of that sort passes."""
+
+    integer: tuple[Relation, int] | bool
+    double: tuple[Relation, float] | None
+
+
+class Dialect(Protocol):
+    """An engine's syntax."""
+
+    name: str
+
+    def identifier(self, name: str) -> str:
+        """A column's name, quoted."""
+
+    def constant(self, value: Any, column: Column) -> Sql:
+        """A constant of the column's type."""
+
+    def is_nan(self, expression: str) -> str:
+        """Whether a double is NaN."""
+
+    def starts_with(self, text: str, prefix: Sql) -> Sql:
+        """Whether a text starts with another."""
+
+    def contains(self, text: str, part: Sql) -> Sql:
+        """Whether a text holds another."""
+
+    def truncated(self, double: str) -> str:
+        """The whole part of a double that fits 64 bits."""
+
+    def text_constant(self, value: str) -> Sql:
+        """A constant text."""
+
+    def node(self, column: str) -> str:
+        """The JSON text of a column as a node."""
+
+    def child(self, node: str, name: str) -> str | None:
+        """The named child of an object; None where the engine cannot say such a name."""
+
+    def item(self, node: str, index: int) -> str:
+        """One element of an array."""
+
+    def elements(self, node: str) -> str:
+        """The list of the elements of a node that is an array."""
+
+    def element_count(self, node: str) -> str:
+        """How many elements an array has."""
+
+    def keys_are(self, node: str, names: tuple[str, ...]) -> Sql | None:
+        """Whether an object has exactly these names in this order; None where the engine does not keep the order."""
+
+    def is_marked(self, node: str) -> str:
+        """Whether an object is a value that extended JSON wraps; never NULL."""
+
+    def is_array(self, node: str) -> str:
+        """Whether a node is an array."""
+
+    def is_object(self, node: str) -> str:
+        """Whether a node is an object."""
+
+    def is_null(self, node: str) -> str:
+        """Whether a node is JSON's null."""
+
+    def is_string(self, node: str) -> str:
+        """Whether a node is a text."""
+
+    def is_boolean(self, node: str, value: bool) -> str:
+        """Whether a node is this boolean."""
+
+    def any_boolean(self, node: str) -> str:
+        """Whether a node is a boolean."""
+
+    def is_number(self, node: str) -> str:
+        """Whether a node is a number."""
+
+    def is_number_of(self, node: str, code: str) -> str | None:
+        """Whether a node is an `int`, `long` or `double`; None where the engine does not tell them apart."""
+
+    def text(self, node: str) -> str:
+        """A node's text, where it is one."""
+
+    def compare_number(self, node: str, bounds: NumberBounds) -> Sql | None:
+        """Whether a number passes; None where the engine cannot say so exactly."""
+
+    def modulo(self, node: str, divisor: int, remainder: int) -> Sql | None:
+        """Whether a number's whole part leaves the remainder; None where the engine cannot say so exactly."""
+
+    def list_of(self, *nodes: str) -> str:
+        """A list of nodes."""
+
+    def no_nodes(self) -> str:
+        """The empty list of nodes."""
+
+    def appended(self, nodes: str, node: str) -> str:
+        """A list with one more node."""
+
+    def joined(self, nodes: str, more: str) -> str:
+        """Two lists as one."""
+
+    def flattened(self, lists: str) -> str:
+        """A list of lists as one list."""
+
+    def mapped(self, nodes: str, variable: str, expression: str) -> str:
+        """A list with an expression applied to each node."""
+
+    def kept(self, nodes: str, variable: str, condition: str) -> str:
+        """The nodes of a list that pass."""
+
+    def any(self, nodes: str, variable: str, condition: str) -> str:
+        """Whether any node of a list passes."""
+
+
+def quoted(text: str) -> str:
+    """A text literal in standard SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+_MARKED = ", ".join(map(quoted, MARKS))
+
+
+class DuckDb:
+    """DuckDB 1.3 and later (lambdas in Python's spelling)."""
+
+    name = "duckdb"
+
+    def identifier(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def constant(self, value: Any, column: Column) -> Sql:
+        match value:
+            case dt.datetime():
+                kind = "TIMESTAMPTZ" if value.tzinfo is not None else "TIMESTAMP"
+                return Sql(f"CAST(? AS {kind})", (value.isoformat(sep=" "),))
+            case Decimal():
+                return Sql(f"CAST(? AS DECIMAL(38,{column.scale}))", (format(value, "f"),))
+            case dt.date():
+                return Sql("CAST(? AS DATE)", (value.isoformat(),))
+            case _:
+                return Sql("?", (value,))
+
+    def is_nan(self, expression: str) -> str:
+        return f"isnan({expression})"
+
+    def starts_with(self, text: str, prefix: Sql) -> Sql:
+        return Sql(f"starts_with({text}, {prefix.text})", prefix.parameters)
+
+    def contains(self, text: str, part: Sql) -> Sql:
+        return Sql(f"contains({text}, {part.text})", part.parameters)
+
+    def truncated(self, double: str) -> str:
+        return f"TRY_CAST(trunc({double}) AS BIGINT)"
+
+    def text_constant(self, value: str) -> Sql:
+        return Sql("?", (value,))
+
+    def node(self, column: str) -> str:
+        return f"CAST({column} AS JSON)"
+
+    def child(self, node: str, name: str) -> str | None:
+        # A JSON pointer: any name can be written in one. On an array it takes an index, as documents do.
+        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+        return None if "\x00" in name else f"json_extract({node}, {quoted(pointer)})"
+
+    def item(self, node: str, index: int) -> str:
+        return f"json_extract({node}, '$[{index}]')"
+
+    def elements(self, node: str) -> str:
+        return f"json_extract({node}, '$[*]')"
+
+    def element_count(self, node: str) -> str:
+        return f"json_array_length({node})"
+
+    def keys_are(self, node: str, names: tuple[str, ...]) -> Sql | None:
+        if not names:
+            return Sql(f"len(json_keys({node})) = 0")
+        return Sql(f"json_keys({node}) = [{', '.join('?' for _ in names)}]", names)
+
+    def is_marked(self, node: str) -> str:
+        return f"COALESCE(list_has_any(json_keys({node}), [{_MARKED}]), FALSE)"
+
+    def is_array(self, node: str) -> str:
+        return f"json_type({node}) = 'ARRAY'"
+
+    def is_object(self, node: str) -> str:
+        return f"json_type({node}) = 'OBJECT'"
+
+    def is_null(self, node: str) -> str:
+        return f"json_type({node}) = 'NULL'"
+
+    def is_string(self, node: str) -> str:
+        return f"json_type({node}) = 'VARCHAR'"
+
+    def is_boolean(self, node: str, value: bool) -> str:
+        return f"CAST({node} AS VARCHAR) = '{str(value).lower()}'"
+
+    def any_boolean(self, node: str) -> str:
+        return f"json_type({node}) = 'BOOLEAN'"
+
+    def is_number(self, node: str) -> str:
+        return f"json_type({node}) IN ('BIGINT', 'UBIGINT', 'DOUBLE')"
+
+    def is_number_of(self, node: str, code: str) -> str | None:
+        whole = f"TRY_CAST({node} AS HUGEINT)"
+        integer = f"json_type({node}) IN ('BIGINT', 'UBIGINT')"
+        match code:
+            case "int":
+                return f"({integer} AND {whole} BETWEEN {INT32_MIN} AND {INT32_MAX})"
+            case "long":
+                return f"({integer} AND {whole} NOT BETWEEN {INT32_MIN} AND {INT32_MAX} AND {whole} <= {INT64_MAX})"
+            case _:
+                return f"(json_type({node}) = 'DOUBLE' OR ({integer} AND {whole} > {INT64_MAX}))"
+
+    def text(self, node: str) -> str:
+        return f"json_extract_string({node}, '$')"
+
+    def compare_number(self, node: str, bounds: NumberBounds) -> Sql | None:
+        # The engine would compare a BIGINT with a double as doubles and round; each sort has its own constant instead.
+        double = Sql("FALSE")
+        if bounds.double is not None:
+            relation, value = bounds.double
+            double = Sql(f"TRY_CAST({node} AS DOUBLE) {relation.value} CAST(? AS DOUBLE)", (value,))
+        if isinstance(bounds.integer, bool):
+            integer = Sql(f"TRY_CAST({node} AS BIGINT) IS NOT NULL") if bounds.integer else Sql("FALSE")
+        else:
+            by, whole = bounds.integer
+            integer = Sql(f"TRY_CAST({node} AS BIGINT) {by.value} CAST(? AS BIGINT)", (whole,))
+        # An integer beyond 64 bits is a double in a document.
+        text = (
+            f"CASE json_type({node}) WHEN 'DOUBLE' THEN {double.text} WHEN 'BIGINT' THEN {integer.text} "
+            f"WHEN 'UBIGINT' THEN CASE WHEN TRY_CAST({node} AS BIGINT) IS NULL THEN {double.text} "
+            f"ELSE {integer.text} END ELSE FALSE END"
+        )
+        return Sql(text, (*double.parameters, *integer.parameters, *double.parameters, *integer.parameters))
+
+    def modulo(self, node: str, divisor: int, remainder: int) -> Sql | None:
+        # Halves of integers are cut off, not rounded, and what does not fit 64 bits does not pass.
+        whole = (
+            f"CASE json_type({node}) WHEN 'DOUBLE' THEN TRY_CAST(trunc(TRY_CAST({node} AS DOUBLE)) AS BIGINT) "
+            f"WHEN 'BIGINT' THEN TRY_CAST({node} AS BIGINT) WHEN 'UBIGINT' THEN TRY_CAST({node} AS BIGINT) END"
+        )
+        return Sql(f"CAST({whole} AS HUGEINT) % CAST(? AS HUGEINT) = CAST(? AS HUGEINT)", (divisor, remainder))
+
+    def list_of(self, *nodes: str) -> str:
+        return f"[{', '.join(nodes)}]"
+
+    def no_nodes(self) -> str:
+        return "CAST([] AS JSON[])"
+
+    def appended(self, nodes: str, node: str) -> str:
+        return f"list_append({nodes}, {node})"
+
+    def joined(self, nodes: str, more: str) -> str:
+        return f"list_concat({nodes}, {more})"
+
+    def flattened(self, lists: str) -> str:
+        return f"flatten({lists})"
+
+    def mapped(self, nodes: str, variable: str, expression: str) -> str:
+        return f"list_transform({nodes}, lambda {variable}: {expression})"
+
+    def kept(self, nodes: str, variable: str, condition: str) -> str:
+        return f"list_filter({nodes}, lambda {variable}: {condition})"
+
+    def any(self, nodes: str, variable: str, condition: str) -> str:
+        return f"len(list_filter({nodes}, lambda {variable}: {condition})) > 0"
+
+
+class Spark:
+    """Spark 4.0 and later (Variant). Parameters go into `spark.sql(text, args=[…])`."""
+
+    name = "spark"
+
+    def identifier(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    def constant(self, value: Any, column: Column) -> Sql:
+        match value:
+            case dt.datetime():
+                # As text: Spark's own conversion of a Python time depends on the session's zone.
+                kind = "TIMESTAMP" if value.tzinfo is not None else "TIMESTAMP_NTZ"
+                return Sql(f"CAST(? AS {kind})", (value.isoformat(sep=" "),))
+            case Decimal():
+                return Sql(f"CAST(? AS DECIMAL(38,{column.scale}))", (format(value, "f"),))
+            case dt.date():
+                return Sql("CAST(? AS DATE)", (value.isoformat(),))
+            case bool() | str():
+                return Sql("?", (value,))
+            case bytes():
+                return Sql("unhex(?)", (value.hex(),))
+            case _:
+                return Sql(f"CAST(? AS {'DOUBLE' if column.kind is Kind.DOUBLE else 'BIGINT'})", (value,))
+
+    def is_nan(self, expression: str) -> str:
+        return f"isnan({expression})"
+
+    def starts_with(self, text: str, prefix: Sql) -> Sql:
+        return Sql(f"startswith({text}, {prefix.text})", prefix.parameters)
+
+    def contains(self, text: str, part: Sql) -> Sql:
+        return Sql(f"contains({text}, {part.text})", part.parameters)
+
+    def truncated(self, double: str) -> str:
+        # NaN is above every number here.
+        fits = f"{double} >= -9223372036854775808D AND {double} < 9223372036854775808D"
+        return f"CASE WHEN {fits} THEN CAST({double} AS BIGINT) END"
+
+    def text_constant(self, value: str) -> Sql:
+        return Sql("?", (value,))
+
+    def node(self, column: str) -> str:
+        return f"parse_json({column})"
+
+    def child(self, node: str, name: str) -> str | None:
+        # Variant paths have no escapes inside a quoted name, take no empty one and no question mark.
+        if not name or set(name) & set("\"'?\\\x00"):
+            return None
+        found = f"""try_variant_get({node}, '$["{name}"]', 'variant')"""
+        if name.isascii() and name.isdigit() and len(name) < 9:
+            return f"COALESCE({found}, {self.item(node, int(name))})"
+        return found
+
+    def item(self, node: str, index: int) -> str:
+        return f"try_variant_get({node}, '$[{index}]', 'variant')"
+
+    def elements(self, node: str) -> str:
+        return f"try_variant_get({node}, '$', 'array<variant>')"
+
+    def element_count(self, node: str) -> str:
+        return f"size(try_variant_get({node}, '$', 'array<variant>'))"
+
+    def keys_are(self, node: str, names: tuple[str, ...]) -> Sql | None:
+        # A Variant keeps an object's names sorted, so the document's order is gone.
+        return None if names else Sql(f"schema_of_variant({node}) = 'OBJECT<>'")
+
+    def is_marked(self, node: str) -> str:
+        keys = f"map_keys(try_variant_get({node}, '$', 'map<string,variant>'))"
+        return f"COALESCE(arrays_overlap({keys}, array({_MARKED})), FALSE)"
+
+    def is_array(self, node: str) -> str:
+        return f"schema_of_variant({node}) LIKE 'ARRAY<%'"
+
+    def is_object(self, node: str) -> str:
+        return f"schema_of_variant({node}) LIKE 'OBJECT<%'"
+
+    def is_null(self, node: str) -> str:
+        return f"is_variant_null({node})"
+
+    def is_string(self, node: str) -> str:
+        return f"schema_of_variant({node}) = 'STRING'"
+
+    def is_boolean(self, node: str, value: bool) -> str:
+        return f"({self.any_boolean(node)} AND try_variant_get({node}, '$', 'boolean') = {str(value).lower()})"
+
+    def any_boolean(self, node: str) -> str:
+        return f"schema_of_variant({node}) = 'BOOLEAN'"
+
+    def is_number(self, node: str) -> str:
+        return f"schema_of_variant({node}) RLIKE '^(BIGINT|DOUBLE|FLOAT|DECIMAL)'"
+
+    def is_number_of(self, node: str, code: str) -> str | None:
+        return None
+
+    def text(self, node: str) -> str:
+        return f"try_variant_get({node}, '$', 'string')"
+
+    def compare_number(self, node: str, bounds: NumberBounds) -> Sql | None:
+        # Only as doubles: right as long as no two integers that the cast makes equal straddle the constant.
+        if bounds.double is None:
+            return None if not isinstance(bounds.integer, bool) else Sql("FALSE")
+        relation, value = bounds.double
+        if not abs(value) < EXACT_INTEGER_MAX:
+            return None
+        text = f"{self.is_number(node)} AND try_variant_get({node}, '$', 'double') {relation.value} CAST(? AS DOUBLE)"
+        return Sql(f"({text})", (value,))
+
+    def modulo(self, node: str, divisor: int, remainder: int) -> Sql | None:
+        return None
+
+    def list_of(self, *nodes: str) -> str:
+        return f"array({', '.join(nodes)})"
+
+    def no_nodes(self) -> str:
+        return "CAST(array() AS ARRAY<VARIANT>)"
+
+    def appended(self, nodes: str, node: str) -> str:
+        return f"array_append({nodes}, {node})"
+
+    def joined(self, nodes: str, more: str) -> str:
+        return f"concat({nodes}, {more})"
+
+    def flattened(self, lists: str) -> str:
+        return f"flatten({lists})"
+
+    def mapped(self, nodes: str, variable: str, expression: str) -> str:
+        return f"transform({nodes}, {variable} -> {expression})"
+
+    def kept(self, nodes: str, variable: str, condition: str) -> str:
+        return f"filter({nodes}, {variable} -> {condition})"
+
+    def any(self, nodes: str, variable: str, condition: str) -> str:
+        return f"exists({nodes}, {variable} -> COALESCE({condition}, FALSE))"
+
+
+DUCKDB: Dialect = DuckDb()
+SPARK: Dialect = Spark()

@@ -1,0 +1,54 @@
+"""The predicate that a scan can use to skip: true wherever the filter may match, decided on typed columns alone.
+
+Owns the direction of every approximation. Under a negation the inner predicate must hold only where the inner filter
+certainly does; `_bound` is asked for the one or the other.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mainstem.documents.ast import And, Expr, Field, Node, Not, Or
+from mainstem.documents.columns import Columns
+from mainstem.documents.expr_bounds import expression_bound
+from mainstem.documents.match import single
+from mainstem.documents.parse import parse_filter
+from mainstem.documents.predicate import NO, YES, Always, Null, Predicate, all_of, any_of, negate
+from mainstem.documents.typed import column_test
+from mainstem.documents.values import MISSING
+
+
+def pushdown(filter: Mapping[str, Any] | Node, columns: Columns) -> Predicate:
+    """A predicate that every matching row passes; rows that pass are re-checked with `matches`."""
+    return _bound(parse_filter(filter) if isinstance(filter, Mapping) else filter, columns, upper=True)
+
+
+def _bound(node: Node, columns: Columns, *, upper: bool) -> Predicate:
+    match node:
+        case And(children):
+            return all_of(_bound(child, columns, upper=upper) for child in children)
+        case Or(children):
+            return any_of(_bound(child, columns, upper=upper) for child in children)
+        case Not(child):
+            return negate(_bound(child, columns, upper=not upper))
+        case Expr(expression):
+            predicate, exact = expression_bound(expression, columns)
+            return predicate if exact or upper else NO
+        case Field():
+            return _field(node, columns, upper=upper)
+
+
+def _field(field: Field, columns: Columns, *, upper: bool) -> Predicate:
+    name = field.path[0]
+    column = columns.get(name)
+    passes_missing = single(field.test)(MISSING)
+    if column is None:
+        return Always(passes_missing)
+    if column.is_opaque:
+        # A NULL is a missing field; of a value that is there nothing is known.
+        if passes_missing:
+            return YES if upper else Null(name)
+        return Null(name, negated=True) if upper else NO
+    if len(field.path) > 1:
+        return Always(passes_missing)
+    predicate, exact = column_test(name, column, field.test)
+    return predicate if exact or upper else NO

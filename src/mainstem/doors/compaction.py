@@ -1,0 +1,252 @@
+"""The door of maintenance: what would be gained, jobs, their progress, and the pipeline that does them.
+
+    GET  /v1/compaction/candidates   tables that maintenance would gain something from, and what
+    POST /v1/compaction/run          maintain a table now; with `dryRun`, say what would be done
+    POST /v1/compaction/auto         look at every table by the thresholds, as the timer does
+    GET  /v1/compaction/metrics      totals, and the last run of every table
+    GET  /v1/compaction/jobs[/ID]    jobs and their progress; DELETE cancels one
+
+It decodes, calls and encodes. What there is to do comes from a `Maintaining`, which the app provides.
+"""
+
+from typing import Annotated, Any, Protocol
+
+import msgspec
+from litestar import Request, Response, Router, delete, get, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import JSONBody, QueryParameter
+
+from mainstem.model import Conflict, Invalid, MainstemError, NotFound, Overloaded
+from mainstem.tables.maintenance import Step
+from mainstem.wire.jobs import Job, JobNews, JobOrder, JobState
+
+AnyRequest = Request[Any, Any, Any]
+
+WAIT_S_MAX = 600.0
+POLL_S_MAX = 30.0
+BODY_BYTES_MAX = 256 * 1024
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of what goes over HTTP."""
+
+
+class CandidateGroup(Wire, frozen=True, kw_only=True):
+    """Files of one partition that would become one or a few."""
+
+    partition: str
+    files: int
+    bytes: int
+    rows: int
+    delete_files: int
+
+
+class Candidate(Wire, frozen=True, kw_only=True):
+    """A table and what compaction would do to it now."""
+
+    namespace: str
+    table: str
+    snapshot_id: str | None
+    data_files: int
+    small_files: int
+    delete_files: int
+    bytes: int
+    manifests: int
+    snapshots: int
+    snapshots_to_expire: int
+    groups: list[CandidateGroup]
+    files_after: int
+
+
+class Candidates(Wire, frozen=True, kw_only=True):
+    """Every table that has something to gain, the one with the most first, and the thresholds that decide."""
+
+    candidates: list[Candidate]
+    thresholds: dict[str, Any]
+
+
+class RunBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to maintain. Without a table: every table that is a candidate. Without steps: all but the orphans."""
+
+    namespace: str | tuple[str, ...] = "default"
+    table: str | None = None
+    partitions: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = (Step.COMPACT, Step.DELETES, Step.MANIFESTS, Step.EXPIRE)
+    dry_run: bool = False
+    # Wait so long for the end of the jobs.
+    wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = 0.0
+    # Two files are worth it where somebody asks; the timer wants more.
+    min_files: Annotated[int, msgspec.Meta(ge=2)] = 2
+    max_files: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    target_file_size_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    snapshot_age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    orphan_age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
+class AutoBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Look at every table now. With `dryRun`, only say for which of them a job would be queued."""
+
+    dry_run: bool = False
+
+
+class RunAnswer(Wire, frozen=True, kw_only=True):
+    """The jobs that do it, or what they would do."""
+
+    dry_run: bool
+    jobs: list[Job]
+    plan: list[Candidate]
+
+
+class TableRuns(Wire, frozen=True, kw_only=True):
+    """What maintenance did to one table."""
+
+    runs: int
+    failures: int
+    last_finished_ms: int | None
+    last_error: str | None
+    totals: dict[str, dict[str, int]]
+
+
+class CompactionMetrics(Wire, frozen=True, kw_only=True):
+    """Totals of the jobs that are remembered, by step and number; and by table."""
+
+    auto: bool
+    interval_s: float
+    jobs: dict[str, int]
+    totals: dict[str, dict[str, int]]
+    tables: dict[str, TableRuns]
+
+
+class Maintaining(Protocol):
+    """What this door needs of the app."""
+
+    async def candidates(self, namespace: str | None, table: str | None) -> Candidates:
+        """Tables with something to gain."""
+
+    async def run(self, asked: RunBody) -> RunAnswer:
+        """Queue jobs, or say what they would do."""
+
+    async def auto(self, *, dry_run: bool) -> RunAnswer:
+        """What the timer does."""
+
+    def metrics(self) -> CompactionMetrics:
+        """What was done."""
+
+    def jobs(self) -> list[Job]:
+        """The newest first."""
+
+    def job(self, job_id: str) -> Job:
+        """One of them."""
+
+    async def cancel(self, job_id: str) -> Job:
+        """End one."""
+
+    async def take(self, worker: str, wait_s: float) -> Job | None:
+        """The pipeline asks for work."""
+
+    async def tell(self, job_id: str, news: JobNews) -> Job:
+        """The pipeline tells of its work."""
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """What went wrong: `reason` is a stable word that a program can act on."""
+
+    message: str
+    reason: str
+
+
+class FailedAnswer(msgspec.Struct, frozen=True):
+    """Every answer that is no result."""
+
+    error: Failed
+
+
+_ERRORS = {
+    code: ResponseSpec(data_container=FailedAnswer, description=text, generate_examples=False)
+    for code, text in (
+        (400, "The request is wrong"),
+        (404, "The table or the job does not exist"),
+        (409, "The table changed while it was looked at: ask again"),
+        (503, "Too many jobs are waiting: ask again after Retry-After"),
+    )
+}
+
+
+def compaction_router(app: Maintaining) -> Router:
+    """The routes below `/v1/compaction`, and the pipeline's own."""
+
+    @get("/v1/compaction/candidates", responses=_ERRORS, summary="What compaction would gain", tags=["compaction"])
+    async def candidates(namespace: str | None = None, table: str | None = None) -> Candidates:
+        return await app.candidates(namespace, table)
+
+    @post(
+        "/v1/compaction/run",
+        status_code=200,
+        request_max_body_size=BODY_BYTES_MAX,
+        responses=_ERRORS,
+        summary="Maintain a table now",
+        tags=["compaction"],
+    )
+    async def run(data: JSONBody[RunBody]) -> RunAnswer:
+        return await app.run(data)
+
+    @post("/v1/compaction/auto", status_code=200, responses=_ERRORS, summary="Look at every table", tags=["compaction"])
+    async def auto(data: JSONBody[AutoBody] | None = None) -> RunAnswer:
+        return await app.auto(dry_run=data is not None and data.dry_run)
+
+    @get("/v1/compaction/metrics", summary="What maintenance did", tags=["compaction"])
+    async def metrics() -> CompactionMetrics:
+        return app.metrics()
+
+    @get("/v1/compaction/jobs", summary="Jobs and their progress", tags=["compaction"])
+    async def jobs() -> list[Job]:
+        return app.jobs()
+
+    @get("/v1/compaction/jobs/{job_id:str}", responses=_ERRORS, summary="One job", tags=["compaction"])
+    async def job(job_id: str) -> Job:
+        return app.job(job_id)
+
+    @delete(
+        "/v1/compaction/jobs/{job_id:str}",
+        status_code=200,
+        responses=_ERRORS,
+        summary="Cancel a job",
+        tags=["compaction"],
+    )
+    async def cancel(job_id: str) -> Job:
+        return await app.cancel(job_id)
+
+    @get("/v1/pipeline/jobs", include_in_schema=False)
+    async def take(
+        worker: str, wait_s: Annotated[float, QueryParameter(name="waitS", ge=0, le=POLL_S_MAX)] = POLL_S_MAX
+    ) -> Response[Job | None]:
+        found = await app.take(worker, wait_s)
+        return Response(found) if found is not None else Response(None, status_code=204)
+
+    @post("/v1/pipeline/jobs/{job_id:str}", status_code=200, include_in_schema=False)
+    async def tell(job_id: str, data: JSONBody[JobNews]) -> JobOrder:
+        return JobOrder(go_on=(await app.tell(job_id, data)).state is not JobState.CANCELLED)
+
+    return Router(
+        path="/",
+        route_handlers=[candidates, run, auto, metrics, jobs, job, cancel, take, tell],
+        exception_handlers={MainstemError: failed},
+    )
+
+
+def failed(request: AnyRequest, error: MainstemError) -> Response[FailedAnswer]:
+    """An error as this door answers it."""
+    del request
+    code, headers = 500, {}
+    match error:
+        case Invalid():
+            code = 400
+        case NotFound():
+            code = 404
+        case Conflict():
+            code = 409
+        case Overloaded():
+            code, headers = 503, {"Retry-After": str(max(1, round(error.retry_after_s)))}
+    reason = getattr(error, "reason", None) or type(error).__name__.lower()
+    body = FailedAnswer(Failed(message=str(error), reason=reason))
+    return Response(body, status_code=code, headers=headers, media_type="application/json")

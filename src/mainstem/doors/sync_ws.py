@@ -1,0 +1,277 @@
+"""The sync door over WebSockets: requests answered in their order, arrivals broadcast as they come.
+
+Broadcasts form a chain: each begins at the cursor where the last reply or broadcast on the connection ended. The
+connections of a gateway are served in rounds; those that stand at the same cursor and see the same get the same bytes.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mainstem.doors.sync_access import Caller
+from mainstem.doors.sync_answers import close_of
+from mainstem.doors.sync_http import Receive, Send, asked_of, viewer_of
+from mainstem.feeds.service import SyncService, Viewer
+from mainstem.model.errors import Denied, MainstemError, Overloaded
+from mainstem.model.position import LogPosition
+from mainstem.runtime.clock import Clock
+from mainstem.wire.sync import Close, SyncPush, decode_request, join_response
+from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
+
+CONNECTIONS_MAX = 10_000
+BROADCAST_DELTAS_MAX = 1_000
+OUTBOX_BYTES_MAX = 4 * 1024 * 1024
+_RETRY_AFTER_S = 5.0
+
+_logger = logging.getLogger(__name__)
+
+
+class SyncSockets:
+    """All WebSockets of the sync door."""
+
+    def __init__(self, service: SyncService, clock: Clock, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        self._service = service
+        self._clock = clock
+        self._connections_max = connections_max
+        self._rounds: dict[str, _Rounds] = {}
+        self._connections: set[_Connection] = set()
+        self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open now."""
+        return len(self._connections)
+
+    async def serve(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one connection from its handshake to its end."""
+        if (await receive())["type"] != "websocket.connect":
+            return
+        offered = scope.get("subprotocols") or []
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in offered else None})
+        try:
+            asked = asked_of(scope)
+            if asked.action != "ws":
+                raise Denied("no such route")
+            asked.caller.check_gateway(asked.gateway)
+            self._check_room()
+        except MainstemError as error:
+            code, reason = close_of(error)
+            await _close(send, code, reason)
+            return
+        rounds = self._rounds.get(asked.gateway)
+        if rounds is None:
+            rounds = self._rounds[asked.gateway] = _Rounds(self._service, asked.gateway, self._clock)
+        connection = _Connection(self._service, asked.gateway, asked.caller, viewer_of(asked), send, rounds.arrived)
+        self._connections.add(connection)
+        self._empty.clear()
+        rounds.connections.add(connection)
+        try:
+            await connection.run(receive)
+        finally:
+            self._connections.discard(connection)
+            if not self._connections:
+                self._empty.set()
+            rounds.connections.discard(connection)
+            if not rounds.connections:
+                rounds.close()
+                self._rounds.pop(asked.gateway, None)
+
+    async def drain(self) -> None:
+        """Refuse what is new, close what is open."""
+        self._draining = True
+        for connection in list(self._connections):
+            connection.end(Close.OVERLOADED, "overloaded retry_after_s=1")
+        await self._empty.wait()
+
+    def _check_room(self) -> None:
+        if self._draining or len(self._connections) >= self._connections_max:
+            raise Overloaded(
+                f"too many connections. expected=at most {self._connections_max}", retry_after_s=_RETRY_AFTER_S
+            )
+
+
+class _Rounds:
+    """The broadcasts of one gateway: a round when something arrived, and at most half of the loop's time for them."""
+
+    def __init__(self, service: SyncService, gateway: str, clock: Clock) -> None:
+        self._service = service
+        self._gateway = gateway
+        self._clock = clock
+        self.connections: set[_Connection] = set()
+        self._due: asyncio.Handle | None = None
+        self._not_before_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._stop: Callable[[], None] = service.listen(gateway, self.arrived)
+
+    def arrived(self) -> None:
+        if self._due is None:
+            wait_s = self._not_before_s - self._clock.monotonic_s()
+            self._due = self._loop.call_later(wait_s, self._run) if wait_s > 0 else self._loop.call_soon(self._run)
+
+    def close(self) -> None:
+        self._stop()
+        if self._due is not None:
+            self._due.cancel()
+
+    def _run(self) -> None:
+        self._due = None
+        began_s = self._clock.monotonic_s()
+        frames: dict[object, tuple[bytes, LogPosition | None] | None] = {}
+        for connection in self.connections:
+            told = connection.told
+            if told is None or told >= self._service.newest:
+                continue
+            if connection.is_full:
+                connection.broadcast(*self._gap())
+                continue
+            key = (told, self._service.view_key(self._gateway, connection.viewer))
+            if key not in frames:
+                frames[key] = self._frame(told, connection.viewer)
+            frame = frames[key]
+            if frame is not None:
+                connection.broadcast(*frame)
+        now_s = self._clock.monotonic_s()
+        self._not_before_s = now_s + (now_s - began_s)
+
+    def _frame(self, told: LogPosition, viewer: Viewer) -> tuple[bytes, LogPosition | None] | None:
+        reply = self._service.arrived(self._gateway, viewer, told, BROADCAST_DELTAS_MAX)
+        if reply is None or reply.has_more:
+            return self._gap()
+        if not reply.encoded:
+            return None
+        return BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told), reply.cursor
+
+    def _gap(self) -> tuple[bytes, None]:
+        """The end of a chain: a broadcast that does not begin where the client stands makes it pull."""
+        newest = self._service.newest
+        return BROADCAST_TAG + join_response([], newest, False, newest), None
+
+
+class _Connection:
+    """One client. Requests are taken one after the other; what is to be sent leaves in order."""
+
+    def __init__(
+        self,
+        service: SyncService,
+        gateway: str,
+        caller: Caller,
+        viewer: Viewer,
+        send: Send,
+        on_behind: Callable[[], None],
+    ) -> None:
+        self._service = service
+        # Called where something arrived while a pull was answered: no round told of it.
+        self._on_behind = on_behind
+        self._gateway = gateway
+        self._caller = caller
+        self._send = send
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._wake = asyncio.Event()
+        self._ended: tuple[int, str] | None = None
+        self.viewer = viewer
+        # The cursor that the chain has come to; None while there is no chain.
+        self.told: LogPosition | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client reads more slowly than there is to tell."""
+        return self._outbox_bytes > OUTBOX_BYTES_MAX
+
+    def broadcast(self, frame: bytes, cursor: LogPosition | None) -> None:
+        """Send a frame that continues the chain; without a cursor it ends it."""
+        self.told = cursor
+        self._put(frame)
+
+    def end(self, code: int, reason: str) -> None:
+        """Close after what waits was sent."""
+        if self._ended is None:
+            self._ended = (code, reason)
+        self._wake.set()
+
+    async def run(self, receive: Receive) -> None:
+        """Until the client is gone, or has to go."""
+        reading = asyncio.create_task(self._read(receive))
+        reading.add_done_callback(lambda _: self.end(Close.INTERNAL, "internal"))
+        try:
+            await self._write()
+        except OSError:
+            # The peer is gone.
+            pass
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self, receive: Receive) -> None:
+        while True:
+            event = await receive()
+            if event["type"] != "websocket.receive":
+                self.end(0, "")
+                return
+            data = event.get("bytes")
+            if data is None:
+                self.end(Close.TEXT, "binary frames only")
+                return
+            try:
+                await self._take(data)
+            except MainstemError as error:
+                self.end(*close_of(error))
+                return
+            # The task's edge: the client is told that it was our fault, and tries again.
+            except Exception:
+                _logger.exception("a sync connection failed")
+                self.end(Close.INTERNAL, "internal")
+                return
+
+    async def _take(self, data: bytes) -> None:
+        message = decode_request(data)
+        if isinstance(message, SyncPush):
+            self._caller.check_push(message)
+            arrival = await self._service.push(self._gateway, message)
+            self._put(join_response([], arrival))
+            return
+        if message.client_id:
+            self._caller.check_client(message.client_id)
+            self._name(message.client_id)
+        self.told = None
+        reply = await self._service.pull(self._gateway, self.viewer, message.since_hlc, message.max_deltas)
+        self._put(join_response(reply.encoded, reply.cursor, reply.has_more, message.since_hlc))
+        if not reply.has_more:
+            self.told = reply.cursor
+            if self._service.newest > reply.cursor:
+                self._on_behind()
+
+    def _name(self, client: str) -> None:
+        """Without tokens a client says who it is with its requests, not with its handshake."""
+        if self._caller.client is None and client != self.viewer.client:
+            self.viewer = self.viewer._replace(client=client, claims=self._caller.claims_of(client))
+
+    def _put(self, frame: bytes) -> None:
+        self._outbox.append(frame)
+        self._outbox_bytes += len(frame)
+        self._wake.set()
+
+    async def _write(self) -> None:
+        while True:
+            while self._outbox:
+                frame = self._outbox.popleft()
+                await self._send({"type": "websocket.send", "bytes": frame})
+                self._outbox_bytes -= len(frame)
+            if self._ended is not None:
+                if self._ended[0]:
+                    await _close(self._send, *self._ended)
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+
+async def _close(send: Send, code: int, reason: str) -> None:
+    try:
+        await send({"type": "websocket.close", "code": int(code), "reason": reason})
+    except (OSError, RuntimeError):
+        # The peer was faster.
+        pass

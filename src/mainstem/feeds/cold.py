@@ -1,0 +1,200 @@
+"""What is no longer in memory: read from the history tables, the segments and the files of the log that are not sealed.
+
+Which of them to read is decided on the event loop in one step, so that nothing falls between two of them; the reading
+is done in a thread. The tables cover everything before the first segment that is kept: segments are dropped only then.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from threading import Lock
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mainstem.feeds.entries import Entry, StoredChange, changes_of_rows, entries_of_stored
+from mainstem.feeds.seen import Identified
+from mainstem.log import Log, SegmentInfo
+from mainstem.log.expand import Expander
+from mainstem.log.frames import Frame
+from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.position import LogPosition
+
+_READ = ("position", "hlc", "table", "op", "key", "columns", "source", "id")
+_SEGMENTS_CACHED_MAX = 4
+_SEGMENT_CACHED_BYTES_MAX = 64 * 1024 * 1024
+_TRIES_MAX = 5
+
+
+class History(Protocol):
+    """The history tables of a namespace. The app provides it; this package knows no engine."""
+
+    async def page(
+        self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int
+    ) -> Sequence[StoredChange]:
+        """The first `limit` changes at positions after < p <= through, in order.
+
+        Raises Invalid (`cursor_expired`) where the tables no longer hold all of them.
+        """
+        ...
+
+
+    def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
+        """Every change up to a position that has an id, of every namespace, in any order."""
+        ...
+
+
+class NoHistory:
+    """Where there are no tables: whatever the log dropped is gone."""
+
+    async def page(
+        self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int
+    ) -> Sequence[StoredChange]:
+        """Refuse: there is nothing to read."""
+        del namespace, limit
+        raise Invalid(f"the cursor is too old. expected=at least {through} got={after}", reason="cursor_expired")
+
+
+    async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
+        """Nothing."""
+        del through
+        nothing: tuple[list[Identified], ...] = ()
+        for found in nothing:
+            yield found
+
+
+class ColdFeed:
+    """Arrivals by position, however old."""
+
+    def __init__(self, log: Log, history: History) -> None:
+        self._log = log
+        self._history = history
+        self._cache: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
+        self._lock = Lock()
+
+    async def page(self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int) -> list[Entry]:
+        """The first `limit` arrivals of a namespace at positions after < p <= through. Fewer: there are no more."""
+        for _ in range(_TRIES_MAX):
+            kept = self._log.segments()
+            first = kept[0].first if kept else LogPosition(self._log.sealed + 1)
+            found: list[Entry] = []
+            if after + 1 < first:
+                upto = LogPosition(min(through, first - 1))
+                stored = await self._history.page(namespace, after=after, through=upto, limit=limit)
+                found = list(entries_of_stored(stored))
+                if len(stored) >= limit:
+                    return found
+                if self._log.segments()[:1] != kept[:1]:
+                    # Segments were dropped meanwhile: what they held is in the tables by now.
+                    continue
+            wanted = [
+                segment
+                for segment in kept
+                if segment.last > after and segment.first <= through and _has(segment, namespace)
+            ]
+            tail = self._log.tail(LogPosition(max(after, self._log.sealed)))
+            try:
+                more = await asyncio.to_thread(
+                    self._read, namespace, after, through, limit - len(found), wanted, tail
+                )
+            except FileNotFoundError:
+                continue
+            return found + more
+        raise Conflict("segments were dropped again and again while they were read: ask again")
+
+    async def identified(self, after: LogPosition) -> AsyncIterator[list[Identified]]:
+        """Every change past a position that has an id, of every namespace. For a start: nothing is dropped yet."""
+        kept = self._log.segments()
+        first = kept[0].first if kept else LogPosition(self._log.sealed + 1)
+        if after + 1 < first:
+            async for found in self._history.identified(LogPosition(first - 1)):
+                yield found
+        for segment in kept:
+            if segment.last > after:
+                yield await asyncio.to_thread(_identified_in_segment, segment, after)
+        tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
+        yield await asyncio.to_thread(_identified_in_frames, tail)
+
+    def _read(
+        self,
+        namespace: str,
+        after: LogPosition,
+        through: LogPosition,
+        limit: int,
+        segments: Sequence[SegmentInfo],
+        tail: Iterator[Frame],
+    ) -> list[Entry]:
+        # All frames are taken first: the files behind them are open, and must not stay so.
+        frames = list(tail)
+        found: list[Entry] = []
+        for segment in segments:
+            found += entries_of_stored(self._of_segment(segment, namespace, after, through, limit - len(found)))
+            if len(found) >= limit:
+                return found
+        changes = (
+            change for change in _of_frames(frames, namespace) if after < change.position <= through
+        )
+        return found + list(islice(entries_of_stored(changes), limit - len(found)))
+
+    def _of_segment(
+        self, segment: SegmentInfo, namespace: str, after: LogPosition, through: LogPosition, limit: int
+    ) -> Iterator[StoredChange]:
+        table = self._segment(segment, namespace)
+        positions = table["position"]
+        wanted = table.filter(pc.and_(pc.greater(positions, after), pc.less_equal(positions, through))).slice(0, limit)
+        for row in zip(*(wanted[name].to_pylist() for name in _READ), strict=True):
+            yield StoredChange(*row)
+
+    def _segment(self, segment: SegmentInfo, namespace: str) -> pa.Table:
+        """A namespace's rows in the order of arrival. A client that catches up asks for page after page of them."""
+        key = (str(segment.path), namespace)
+        with self._lock:
+            table = self._cache.get(key)
+            if table is not None:
+                self._cache.move_to_end(key)
+                return table
+        with pa.OSFile(str(segment.path)) as source:
+            table = pq.read_table(source, columns=list(_READ), filters=[("namespace", "=", namespace)])
+        table = table.sort_by("position")
+        if table.nbytes <= _SEGMENT_CACHED_BYTES_MAX:
+            with self._lock:
+                self._cache[key] = table
+                while len(self._cache) > _SEGMENTS_CACHED_MAX:
+                    self._cache.popitem(last=False)
+        return table
+
+
+def _has(segment: SegmentInfo, namespace: str) -> bool:
+    return any(name.namespace == namespace for name in segment.tables)
+
+
+def _identified_in_segment(segment: SegmentInfo, after: LogPosition) -> list[Identified]:
+    names = ("namespace", "source", "id", "hlc")
+    with pa.OSFile(str(segment.path)) as source:
+        rows = pq.read_table(source, columns=list(names), filters=[("position", ">", after)])
+    rows = rows.filter(pc.is_valid(rows["id"]))
+    return [Identified(*row) for row in zip(*(rows[name].to_pylist() for name in names), strict=True)]
+
+
+def _identified_in_frames(frames: Iterable[Frame]) -> list[Identified]:
+    expander = Expander()
+    return [
+        Identified(rows.table.namespace, frame.header.source, name, rows.hlcs[index])
+        for frame in frames
+        for rows in expander.expand(frame.header, frame.payload, "the tail of the log")
+        for index, name in enumerate(rows.ids or ())
+        if name is not None
+    ]
+
+
+def _of_frames(frames: Iterable[Frame], namespace: str) -> Iterator[StoredChange]:
+    expander = Expander()
+    for frame in frames:
+        changes: list[StoredChange] = []
+        for rows in expander.expand(frame.header, frame.payload, "the tail of the log"):
+            if rows.table.namespace == namespace:
+                changes += changes_of_rows(rows, frame.header.source)
+        yield from sorted(changes)

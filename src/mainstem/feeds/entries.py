@@ -1,0 +1,90 @@
+"""One change as a feed hands it out, and how it is made from what the log and the tables hold."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from mainstem.log.expand import Rows
+from mainstem.model.position import LogPosition
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta
+
+_OPS = {"insert": Op.INSERT, "read": Op.INSERT, "update": Op.UPDATE, "delete": Op.DELETE}
+_columns = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Entry(NamedTuple):
+    """A change at its place in the log. `encoded` is the delta as it stands in a response."""
+
+    position: LogPosition
+    table: str
+    row_id: str
+    client_id: str
+    encoded: bytes
+
+
+class StoredChange(NamedTuple):
+    """A change as a segment or a history table has it: columns as JSON text."""
+
+    position: int
+    hlc: int
+    table: str
+    op: str
+    key: str
+    columns: str | bytes | None
+    source: str
+    id: str | None
+
+
+def entry_of(position: int, delta: RowDelta) -> Entry:
+    """A delta at its place."""
+    return Entry(LogPosition(position), delta.table, delta.row_id, delta.client_id, encode_delta(delta))
+
+
+def entries_of_deltas(first: LogPosition, deltas: Sequence[RowDelta]) -> list[Entry]:
+    """A batch of deltas that begins at a position."""
+    return [entry_of(first + index, delta) for index, delta in enumerate(deltas)]
+
+
+def entries_of_stored(changes: Iterable[StoredChange]) -> Iterator[Entry]:
+    """Changes read back. What cannot be a row (its table has it as a dead letter) is passed over."""
+    for change in changes:
+        delta = delta_of_stored(change)
+        if delta is not None:
+            yield entry_of(change.position, delta)
+
+
+def delta_of_stored(change: StoredChange) -> RowDelta | None:
+    """The delta that a stored change was, or would have been through the sync door."""
+    op = _OPS[change.op]
+    columns: tuple[ColumnDelta, ...] = ()
+    if op is not Op.DELETE:
+        try:
+            written = _columns.decode(change.columns or b"{}")
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        columns = tuple([ColumnDelta(name, bytes(value)) for name, value in written.items()])
+    return RowDelta(
+        op=op,
+        table=change.table,
+        row_id=change.key,
+        columns=columns,
+        hlc=change.hlc,
+        client_id=change.source,
+        delta_id=change.id or "",
+    )
+
+
+def changes_of_rows(rows: Rows, source: str) -> Iterator[StoredChange]:
+    """The rows that one batch has for one table."""
+    for index, position in enumerate(rows.positions):
+        yield StoredChange(
+            position,
+            rows.hlcs[index],
+            rows.table.table,
+            rows.ops[index],
+            rows.keys[index],
+            rows.columns[index],
+            source,
+            None if rows.ids is None else rows.ids[index],
+        )

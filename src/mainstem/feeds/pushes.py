@@ -1,0 +1,92 @@
+"""The way in for deltas: checked whole, each counted once, through the same gate and log as every other change."""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mainstem.admission import Intake
+from mainstem.feeds.feeds import Feeds
+from mainstem.feeds.schemas import Schemas
+from mainstem.feeds.tap import DeltaBatch
+from mainstem.model.batch import Encoding
+from mainstem.model.change import SourceId
+from mainstem.model.position import LogPosition
+from mainstem.runtime.clock import Clock
+from mainstem.wire.sync import SyncPush, check_push, encode_push, tables_of
+
+# Larger pushes are checked in a thread: others wait for the loop.
+_CHECKED_HERE_MAX = 200
+
+
+class Pushes:
+    """Takes pushes in. Those of one client wait for each other, so that none is taken for new twice."""
+
+    def __init__(self, intake: Intake, feeds: Feeds, schemas: Schemas, clock: Clock) -> None:
+        self._intake = intake
+        self._feeds = feeds
+        self._schemas = schemas
+        self._clock = clock
+        self._turns: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        self._under_way: set[asyncio.Task[LogPosition]] = set()
+
+    async def push(self, gateway: str, push: SyncPush) -> LogPosition:
+        """Make a push durable; the arrival of its last delta. Raises Invalid, Denied or Overloaded; then nothing moved.
+
+        What is under way goes on when the caller goes away: its outcome decides what a retry is told.
+        """
+        if len(push.deltas) > _CHECKED_HERE_MAX:
+            await asyncio.to_thread(self._check, gateway, push)
+        else:
+            self._check(gateway, push)
+        if not push.deltas:
+            return self._feeds.newest
+        task = asyncio.create_task(self._store(gateway, push))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        """Wait until what is under way has an outcome."""
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def _check(self, gateway: str, push: SyncPush) -> None:
+        check_push(push, gateway, self._clock.now_ms())
+        self._schemas.check(gateway, push.deltas)
+
+    async def _store(self, gateway: str, push: SyncPush) -> LogPosition:
+        client = push.client_id
+        with self._turn(client) as turn:
+            async with turn:
+                fresh = await self._feeds.seen.unseen(gateway, client, push.deltas)
+                if not fresh:
+                    return self._feeds.newest
+                payload = encode_push(SyncPush(client_id=client, deltas=fresh))
+                ticket = self._intake.take(
+                    DeltaBatch(
+                        source=SourceId(client),
+                        # Below zero: a CDC producer of the same name counts upwards.
+                        sequence=self._intake.gate.dedup.lowest(SourceId(client)) - 1,
+                        count=len(fresh),
+                        encoding=Encoding.DELTAS,
+                        payload=gateway.encode() + b"\0" + payload,
+                        fingerprint=zlib.crc32(payload),
+                        tables=tables_of(gateway, fresh),
+                        gateway=gateway,
+                        deltas=tuple(fresh),
+                    )
+                )
+                assert ticket.outcome is not None
+                return (await ticket.outcome).last
+
+    @contextmanager
+    def _turn(self, client: str) -> Iterator[asyncio.Lock]:
+        lock, users = self._turns.setdefault(client, (asyncio.Lock(), []))
+        users.append(None)
+        try:
+            yield lock
+        finally:
+            users.pop()
+            if not users:
+                del self._turns[client]

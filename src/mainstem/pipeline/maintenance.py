@@ -1,0 +1,208 @@
+"""Everything that keeps a table quick and small, step by step: see `Step` for the order.
+
+Each step commits on its own and leaves a right table behind, so it may be cut off anywhere. Steps that are short take
+the table's turn for their commit; none of them makes an ingest commit fail.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from mainstem.model.errors import Conflict, NotFound
+from mainstem.model.names import TableName
+from mainstem.pipeline.compaction import Compacted, Compaction
+from mainstem.pipeline.lake import Lake, LakeTable, is_conflict
+from mainstem.pipeline.turns import Turns
+from mainstem.runtime.clock import Clock
+from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 3
+# Threads that delete files: enough for a store where each delete is a round trip.
+_DELETE_THREADS = 4
+
+# What a step did, by name. Only numbers: they are added up in the metrics.
+Done = dict[str, int]
+OnProgress = Callable[[Step, Mapping[str, int]], None]
+
+
+class Maintenance:
+    """Maintains the tables of one lake."""
+
+    def __init__(self, lake: Lake, turns: Turns, settings: MaintenanceSettings, clock: Clock) -> None:
+        self._lake = lake
+        self._turns = turns
+        self._settings = settings
+        self._clock = clock
+        self._compaction = Compaction(lake, turns)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that it works in, to be made that of the calling thread."""
+        return self._compaction.spark
+
+    def run(
+        self,
+        table: TableName,
+        steps: Sequence[Step],
+        *,
+        changes: Mapping[str, Any] | None = None,
+        partitions: Sequence[str] = (),
+        dry_run: bool = False,
+        on_progress: OnProgress = lambda _, __: None,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> dict[str, Done]:
+        """Do the steps to one physical table. `changes` are settings of this run alone."""
+        found = self._lake.load(table)
+        if found is None:
+            raise NotFound(f"table does not exist. got={table}")
+        settings = msgspec.structs.replace(for_table(self._settings, _properties(found)), **(changes or {}))
+        lane = table.logical
+        results: dict[str, Done] = {}
+        for step in [step for step in Step if step in steps]:
+            if not go_on():
+                break
+            match step:
+                case Step.COMPACT:
+                    compacted = self._compaction.run(
+                        lane,
+                        found,
+                        settings,
+                        partitions=partitions,
+                        on_progress=lambda done: on_progress(Step.COMPACT, _numbers(done)),
+                        go_on=go_on,
+                    )
+                    results[step] = _numbers(compacted)
+                case Step.DELETES:
+                    results[step] = self._in_turn(lane, found, lambda: self._rewrite_deletes(found, settings))
+                case Step.MANIFESTS:
+                    results[step] = self._in_turn(lane, found, lambda: self._rewrite_manifests(found, settings))
+                case Step.EXPIRE:
+                    results[step] = self._in_turn(lane, found, lambda: self._expire(found, settings))
+                case Step.ORPHANS:
+                    results[step] = self._remove_orphans(found, settings, dry_run=dry_run)
+            on_progress(step, results[step])
+        return results
+
+    def _in_turn(self, lane: TableName, table: LakeTable, work: Callable[[], Done]) -> Done:
+        """Hold the lane for one short step. Somebody else may still commit: then it is done again."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            with self._turns.of(lane):
+                table.refresh()
+                try:
+                    return work()
+                except Py4JJavaError as error:
+                    if not is_conflict(error):
+                        raise
+                    if attempt == ATTEMPTS_MAX:
+                        raise Conflict(f"maintenance lost a race {attempt} times. table={table.name}") from error
+        raise AssertionError("the loop returns or raises")
+
+    def _actions(self) -> Any:
+        return self._lake.jvm.org.apache.iceberg.spark.actions.SparkActions.get(self.spark._jsparkSession)
+
+    def _rewrite_deletes(self, table: LakeTable, settings: MaintenanceSettings) -> Done:
+        """Put the position deletes of each partition into one file, without those of rows that are gone."""
+        before = _summary_count(table, "total-delete-files")
+        if table.snapshot_id is None or before < settings.min_files or _format_version(table) > 2:
+            return {"files_read": 0, "files_written": 0}
+        action = self._actions().rewritePositionDeletes(table.java)
+        action = action.option("min-input-files", str(settings.min_files))
+        for name, value in _marks(table).items():
+            action = action.snapshotProperty(name, value)
+        result = action.execute()
+        table.refresh()
+        return {
+            "files_read": int(result.rewrittenDeleteFilesCount()),
+            "files_written": int(result.addedDeleteFilesCount()),
+        }
+
+    def _rewrite_manifests(self, table: LakeTable, settings: MaintenanceSettings) -> Done:
+        snapshot = table.java.currentSnapshot()
+        if snapshot is None or len(snapshot.allManifests(table.java.io())) <= settings.manifests_max:
+            return {"manifests_read": 0, "manifests_written": 0}
+        action = self._actions().rewriteManifests(table.java)
+        for name, value in _marks(table).items():
+            action = action.snapshotProperty(name, value)
+        result = action.execute()
+        table.refresh()
+        return {
+            "manifests_read": len(list(result.rewrittenManifests())),
+            "manifests_written": len(list(result.addedManifests())),
+        }
+
+    def _expire(self, table: LakeTable, settings: MaintenanceSettings) -> Done:
+        """Forget old snapshots, and remove the files that only they had. The head of main always stays."""
+        nothing = {"snapshots": 0, "data_files": 0, "delete_files": 0, "metadata_files": 0}
+        times_ms = [int(snapshot.timestampMillis()) for snapshot in table.java.snapshots()]
+        before_ms = expire_before_ms(times_ms, self._clock.now_ms(), settings)
+        if before_ms is None:
+            return nothing
+        if _marks(table) and not _is_marked(table.java.currentSnapshot(), table):
+            # Somebody else's commit is at the head, and the marks are behind it: they must not go.
+            table.mark(table.marks())
+            table.refresh()
+        action = self._actions().expireSnapshots(table.java).expireOlderThan(before_ms).retainLast(1)
+        executors = self._lake.jvm.java.util.concurrent.Executors
+        pool = executors.newFixedThreadPool(_DELETE_THREADS)
+        try:
+            result = action.executeDeleteWith(pool).execute()
+        finally:
+            pool.shutdown()
+        table.refresh()
+        deletes = int(result.deletedPositionDeleteFilesCount()) + int(result.deletedEqualityDeleteFilesCount())
+        return {
+            "snapshots": len(times_ms) - len(list(table.java.snapshots())),
+            "data_files": int(result.deletedDataFilesCount()),
+            "delete_files": deletes,
+            "metadata_files": int(result.deletedManifestsCount()) + int(result.deletedManifestListsCount()),
+        }
+
+    def _remove_orphans(self, table: LakeTable, settings: MaintenanceSettings, *, dry_run: bool) -> Done:
+        """Remove files that no snapshot has: of crashes, lost races, and of staged appends whose files moved on."""
+        older_than_ms = self._clock.now_ms() - round(settings.orphan_age_s * 1000)
+        location = str(table.java.location()).rstrip("/")
+        found = 0
+        # Not the whole folder: tables of a nested namespace may live below it.
+        for folder in ("data", "metadata"):
+            action = self._actions().deleteOrphanFiles(table.java).olderThan(older_than_ms)
+            action = action.location(f"{location}/{folder}")
+            if not location.startswith(("/", "file:")):
+                action = action.usePrefixListing(True)
+            if dry_run:
+                # Takes the names and does nothing with them.
+                action = action.deleteWith(self._lake.jvm.java.util.stream.Stream.builder())
+            found += len(list(action.execute().orphanFileLocations()))
+        return {"files": found}
+
+
+def _numbers(done: Compacted) -> Done:
+    return {name: int(getattr(done, name)) for name in Compacted.__dataclass_fields__}
+
+
+def _properties(table: LakeTable) -> dict[str, str]:
+    return {str(name): str(value) for name, value in dict(table.java.properties()).items()}
+
+
+def _marks(table: LakeTable) -> dict[str, str]:
+    marks = table.marks()
+    return marks.summary() if marks.position else {}
+
+
+def _is_marked(snapshot: Any, table: LakeTable) -> bool:
+    summary = snapshot.summary()
+    return all(summary.get(name) == value for name, value in _marks(table).items())
+
+
+def _summary_count(table: LakeTable, name: str) -> int:
+    snapshot = table.java.currentSnapshot()
+    return 0 if snapshot is None else int(snapshot.summary().get(name) or 0)
+
+
+def _format_version(table: LakeTable) -> int:
+    return int(table.lake.jvm.org.apache.iceberg.TableUtil.formatVersion(table.java))

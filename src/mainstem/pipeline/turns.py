@@ -1,0 +1,38 @@
+"""Whose turn it is at a table: the lane that carries changes into it, or maintenance that is about to commit.
+
+Both would be right without it: a commit that lost a race is done again. Taking turns makes sure that neither loses
+for ever. First come, first served; a lane holds its turn for one pass, maintenance for a commit, and only after lost
+races for the rewriting of one group.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mainstem.model.names import TableName
+
+
+class Turns:
+    """A queue per logical table. Not to be entered twice by one thread."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._queues: dict[TableName, deque[object]] = {}
+
+    @contextmanager
+    def of(self, table: TableName) -> Iterator[None]:
+        """Wait for one's turn, and hold it for the block."""
+        ticket = object()
+        with self._condition:
+            queue = self._queues.setdefault(table, deque())
+            queue.append(ticket)
+            self._condition.wait_for(lambda: queue[0] is ticket)
+        try:
+            yield
+        finally:
+            with self._condition:
+                queue.popleft()
+                if not queue:
+                    del self._queues[table]
+                self._condition.notify_all()

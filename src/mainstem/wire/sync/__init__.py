@@ -1,0 +1,61 @@
+"""The sync protocol: messages, their two forms, ids, checks and frames. `docs/protocol/sync.md` is its document."""
+
+from mainstem.wire.sync.checks import ClockDrift, check_name, check_push, table_name, tables_of
+from mainstem.wire.sync.frames import Close, decode_request, encode_request
+from mainstem.wire.sync.identity import canonical, delta_id, parse_value
+from mainstem.wire.sync.json_form import clock, push_from_json, push_to_json, response_from_json, response_to_json
+from mainstem.wire.sync.messages import (
+    BadDelta,
+    ColumnDelta,
+    Op,
+    RowDelta,
+    SyncPull,
+    SyncPush,
+    SyncResponse,
+    decode_pull,
+    decode_push,
+    decode_response,
+    encode_delta,
+    encode_pull,
+    encode_push,
+    encode_response,
+    join_response,
+    split_pieces,
+    varint,
+)
+
+__all__ = [
+    "BadDelta",
+    "ClockDrift",
+    "Close",
+    "ColumnDelta",
+    "Op",
+    "RowDelta",
+    "SyncPull",
+    "SyncPush",
+    "SyncResponse",
+    "canonical",
+    "check_name",
+    "check_push",
+    "clock",
+    "decode_pull",
+    "decode_push",
+    "decode_request",
+    "decode_response",
+    "delta_id",
+    "encode_delta",
+    "encode_pull",
+    "encode_push",
+    "encode_request",
+    "encode_response",
+    "join_response",
+    "parse_value",
+    "push_from_json",
+    "push_to_json",
+    "response_from_json",
+    "response_to_json",
+    "split_pieces",
+    "table_name",
+    "tables_of",
+    "varint",
+]

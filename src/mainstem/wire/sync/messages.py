@@ -1,0 +1,230 @@
+"""The sync protocol's messages as values, and their Protobuf form. Bytes in, values out; no I/O.
+
+A column's value stays the JSON text that its writer sent: it is checked (`checks`), hashed (`identity`) and passed on,
+but never written anew. The JSON form of the messages is in `json_form`, the WebSocket's frames in `frames`.
+"""
+
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from mainstem.model.errors import Invalid
+from mainstem.wire.sync import lakesync_pb2 as pb
+
+CONTENT_TYPE_PROTOBUF = "application/x-protobuf"
+CONTENT_TYPE_JSON = "application/json"
+
+_RESPONSE_DELTA_TAG = b"\x0a"
+_WIRE_TYPE_GROUP = 3
+
+
+class Op(IntEnum):
+    """What was done to the row. `EVICT` comes from the server alone."""
+
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+    EVICT = 4
+
+
+class ColumnDelta(msgspec.Struct, frozen=True, gc=False):
+    """One column's new value: JSON text in UTF-8."""
+
+    column: str
+    value: bytes
+
+
+class RowDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One write to one row, with only the columns that were written. `op` is a number until it was checked."""
+
+    op: int
+    table: str
+    row_id: str
+    columns: tuple[ColumnDelta, ...] = ()
+    hlc: int = 0
+    client_id: str = ""
+    delta_id: str = ""
+
+
+class SyncPush(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes to make durable, all of them or none."""
+
+    client_id: str = ""
+    deltas: Sequence[RowDelta] = ()
+    last_seen_hlc: int = 0
+
+
+class SyncPull(msgspec.Struct, frozen=True, kw_only=True):
+    """What arrived after a cursor? `max_deltas` 0 is the server's default."""
+
+    client_id: str = ""
+    since_hlc: int = 0
+    max_deltas: int = 0
+
+
+class SyncResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a push or a pull, a broadcast, or a piece of a checkpoint."""
+
+    deltas: Sequence[RowDelta] = ()
+    server_hlc: int = 0
+    has_more: bool = False
+    since_hlc: int = 0
+
+
+class BadDelta(Invalid):
+    """One delta of a push is at fault; `delta_id` says which."""
+
+    def __init__(self, message: str, *, reason: str, delta_id: str) -> None:
+        super().__init__(message, reason=reason)
+        self.delta_id = delta_id
+
+
+def decode_push(data: bytes) -> SyncPush:
+    """Read a push. Raises Invalid (`invalid_protobuf`)."""
+    message = _parse(pb.SyncPush, data)
+    return SyncPush(
+        client_id=message.client_id,
+        deltas=[_delta_of(delta) for delta in message.deltas],
+        last_seen_hlc=message.last_seen_hlc,
+    )
+
+
+def decode_pull(data: bytes) -> SyncPull:
+    """Read a pull. Raises Invalid (`invalid_protobuf`)."""
+    message = _parse(pb.SyncPull, data)
+    return SyncPull(client_id=message.client_id, since_hlc=message.since_hlc, max_deltas=message.max_deltas)
+
+
+def decode_response(data: bytes) -> SyncResponse:
+    """Read a response. Raises Invalid (`invalid_protobuf`)."""
+    message = _parse(pb.SyncResponse, data)
+    return SyncResponse(
+        deltas=[_delta_of(delta) for delta in message.deltas],
+        server_hlc=message.server_hlc,
+        has_more=message.has_more,
+        since_hlc=message.since_hlc,
+    )
+
+
+def encode_push(push: SyncPush) -> bytes:
+    """Write a push."""
+    message = pb.SyncPush(
+        client_id=push.client_id,
+        deltas=[_message_of(delta) for delta in push.deltas],
+        last_seen_hlc=push.last_seen_hlc,
+    )
+    return message.SerializeToString()
+
+
+def encode_pull(pull: SyncPull) -> bytes:
+    """Write a pull."""
+    message = pb.SyncPull(client_id=pull.client_id, since_hlc=pull.since_hlc, max_deltas=pull.max_deltas)
+    return message.SerializeToString()
+
+
+def encode_response(response: SyncResponse) -> bytes:
+    """Write a response."""
+    return join_response(
+        map(encode_delta, response.deltas), response.server_hlc, response.has_more, response.since_hlc
+    )
+
+
+def encode_delta(delta: RowDelta) -> bytes:
+    """A delta as it stands in a response: encoded once, it can be sent to everyone."""
+    body = _message_of(delta).SerializeToString()
+    return _RESPONSE_DELTA_TAG + varint(len(body)) + body
+
+
+def join_response(encoded: Iterable[bytes], server_hlc: int, has_more: bool = False, since_hlc: int = 0) -> bytes:
+    """A response of deltas that are encoded already."""
+    tail = pb.SyncResponse(server_hlc=server_hlc, has_more=has_more, since_hlc=since_hlc)
+    return b"".join([*encoded, tail.SerializeToString()])
+
+
+def varint(value: int) -> bytes:
+    """A Protobuf varint: what stands before each piece of a checkpoint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def split_pieces(body: bytes) -> Iterable[bytes]:
+    """The messages of a checkpoint's body. Raises Invalid where it is cut off."""
+    offset = 0
+    while offset < len(body):
+        size = shift = 0
+        while True:
+            if offset >= len(body) or shift > 28:
+                raise Invalid("a checkpoint is cut off inside a length", reason="invalid_protobuf")
+            byte = body[offset]
+            offset += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        if offset + size > len(body):
+            raise Invalid(
+                f"a checkpoint is cut off. expected={size} bytes got={len(body) - offset}", reason="invalid_protobuf"
+            )
+        yield body[offset : offset + size]
+        offset += size
+
+
+def _delta_of(message: pb.RowDelta) -> RowDelta:
+    return RowDelta(
+        op=message.op,
+        table=message.table,
+        row_id=message.row_id,
+        columns=tuple([ColumnDelta(each.column, each.value) for each in message.columns]),
+        hlc=message.hlc,
+        client_id=message.client_id,
+        delta_id=message.delta_id,
+    )
+
+
+def _message_of(delta: RowDelta) -> pb.RowDelta:
+    return pb.RowDelta(
+        op=delta.op,  # type: ignore[arg-type]  # An enum's number is what the wire has.
+        table=delta.table,
+        row_id=delta.row_id,
+        columns=[pb.ColumnDelta(column=each.column, value=each.value) for each in delta.columns],
+        hlc=delta.hlc,
+        client_id=delta.client_id,
+        delta_id=delta.delta_id,
+    )
+
+
+def _parse(kind: type[Any], data: bytes) -> Any:
+    try:
+        message = kind.FromString(data)
+    except DecodeError as error:
+        raise Invalid(f"a message cannot be read. got={error}", reason="invalid_protobuf") from error
+    # A field of ours under another wire type is skipped by the library as if it were unknown, and its value lost.
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size:
+        _refuse_misread(kind.FromString(data))
+    return message
+
+
+def _refuse_misread(message: Any) -> None:
+    known = message.DESCRIPTOR.fields_by_number
+    unknown = UnknownFieldSet(message)
+    for index in range(len(unknown)):
+        field = unknown[index]
+        if field.field_number in known or field.wire_type == _WIRE_TYPE_GROUP:
+            raise Invalid(
+                f"a field has a wrong wire type. field={field.field_number} got={field.wire_type}",
+                reason="invalid_protobuf",
+            )
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is not None:
+            for each in value:
+                _refuse_misread(each)

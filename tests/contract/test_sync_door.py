@@ -1,0 +1,217 @@
+"""The sync protocol through a real server: what is pushed is durable, counted once, and reaches everyone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import websockets
+
+from mainstem.model.hlc import pack
+from mainstem.runtime.clock import SystemClock
+from mainstem.wire import sync
+from mainstem.wire.sync.frames import BROADCAST_TAG
+from tests.harness.inprocess import gateway_on_socket
+
+PROTOBUF = {"content-type": "application/x-protobuf", "accept": "application/x-protobuf"}
+
+
+def delta(row: str, hlc: int, client: str = "ada", op: sync.Op = sync.Op.UPDATE, **columns: bytes) -> sync.RowDelta:
+    listed = tuple(sync.ColumnDelta(name, value) for name, value in columns.items())
+    name = sync.delta_id(table="todos", row_id=row, columns=listed, hlc=hlc, client_id=client)
+    return sync.RowDelta(
+        op=op, table="todos", row_id=row, columns=listed, hlc=hlc, client_id=client, delta_id=name
+    )
+
+
+def now(counter: int = 0) -> int:
+    return pack(SystemClock().now_ms(), counter)
+
+
+@asynccontextmanager
+async def client_of(data: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with gateway_on_socket(data) as (_, url):
+        base = url.replace("ws://", "http://").removesuffix("/ws")
+        async with httpx.AsyncClient(base_url=base, headers=PROTOBUF, timeout=30) as client:
+            yield client
+
+
+async def push(client: httpx.AsyncClient, *deltas: sync.RowDelta, gateway: str = "g", who: str = "ada") -> Any:
+    body = sync.encode_push(sync.SyncPush(client_id=who, deltas=deltas))
+    return await client.post(f"/sync/{gateway}/push", content=body)
+
+
+async def pull(client: httpx.AsyncClient, since: int = 0, limit: int = 0, gateway: str = "g") -> sync.SyncResponse:
+    answer = await client.get(f"/sync/{gateway}/pull", params={"since": since, "clientId": "x", "limit": limit})
+    assert answer.status_code == 200, answer.text
+    return sync.decode_response(answer.content)
+
+
+async def test_a_push_reaches_a_pull_once_also_after_a_restart(tmp_path: Path) -> None:
+    first, late = delta("r1", now(), title=b'"milk"', done=b"null"), delta("r1", 5, title=b'"old"')
+    async with client_of(tmp_path) as client:
+        assert (await push(client, first)).status_code == 200
+        page = await pull(client)
+        assert list(page.deltas) == [first]
+        # A clock from long ago arrives now, and everyone hears of it.
+        assert (await push(client, late, first)).status_code == 200
+        assert list((await pull(client, page.server_hlc)).deltas) == [late]
+    async with client_of(tmp_path) as client:
+        assert (await push(client, first, late)).status_code == 200
+        assert list((await pull(client)).deltas) == [first, late]
+        assert list((await pull(client, gateway="other")).deltas) == []
+        answer = await client.get("/v1/sync/g/pull", params={"since": 1 << 40})
+        assert (answer.status_code, answer.json()["reason"]) == (410, "cursor_expired")
+
+
+async def test_pages_continue_exactly(tmp_path: Path) -> None:
+    deltas = [delta(f"r{i}", now(i), n=str(i).encode()) for i in range(25)]
+    async with client_of(tmp_path) as client:
+        assert (await push(client, *deltas)).status_code == 200
+    async with client_of(tmp_path) as client:
+        assert (await push(client, delta("last", now(), n=b"1"))).status_code == 200
+        found: list[sync.RowDelta] = []
+        cursor = 0
+        while True:
+            page = await pull(client, cursor, limit=10)
+            assert page.since_hlc == cursor
+            found += page.deltas
+            cursor = page.server_hlc
+            if not page.has_more:
+                break
+        assert [each.row_id for each in found] == [*(f"r{i}" for i in range(25)), "last"]
+
+
+async def test_json_form(tmp_path: Path) -> None:
+    made = delta("r1", now(), näme=b'{"b": [1, 2.50]}')
+    async with client_of(tmp_path) as client:
+        headers = {"content-type": "application/json", "accept": "application/json"}
+        body = sync.push_to_json(sync.SyncPush(client_id="ada", deltas=[made]))
+        answer = await client.post("/v1/sync/g/push", content=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["access-control-allow-origin"] == "*"
+        answer = await client.get("/sync/g/pull", headers=headers)
+        assert list(sync.response_from_json(answer.content).deltas) == [made]
+
+
+BAD: list[tuple[int, str, dict[str, Any]]] = [
+    (400, "invalid_op", {"op": 4}),
+    (400, "invalid_op", {"op": 0}),
+    (400, "invalid_name", {"table": "a.b"}),
+    (400, "invalid_name", {"table": "todos_history"}),
+    (400, "invalid_name", {"row_id": ""}),
+    (400, "invalid_name", {"row_id": "a\nb"}),
+    (400, "invalid_value", {"columns": (sync.ColumnDelta("x", b"{"),)}),
+    (400, "invalid_value", {"columns": (sync.ColumnDelta("x", b""),)}),
+    (400, "invalid_value", {"columns": (sync.ColumnDelta("x", b"1e999"),)}),
+    (400, "invalid_value", {"columns": (sync.ColumnDelta("x", b"[" * 65 + b"]" * 65),)}),
+    (400, "clock_range", {"hlc": 1 << 63}),
+    (400, "clock_range", {"hlc": (1 << 64) - 1}),
+    (400, "delta_id_mismatch", {"delta_id": "0" * 64}),
+    (400, "delta_id_mismatch", {"row_id": "another"}),
+    (409, "clock_drift", {"hlc": (1 << 63) - 1}),
+    (403, "denied", {"client_id": "eve"}),
+]
+
+
+async def test_one_bad_delta_refuses_the_push(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        for status, reason, bad in BAD:
+            good = delta("r1", now(), x=b"1")
+            fields = {name: getattr(good, name) for name in good.__struct_fields__} | {"row_id": "r2"} | bad
+            if "delta_id" not in bad and "row_id" not in bad and reason not in ("invalid_value", "clock_range"):
+                hashed = ("table", "row_id", "columns", "hlc", "client_id")
+                fields["delta_id"] = sync.delta_id(**{name: fields[name] for name in hashed})
+            answer = await push(client, good, sync.RowDelta(**fields))
+            told = answer.json()
+            assert (answer.status_code, told["reason"]) == (status, reason), (bad, told)
+            if reason != "denied":
+                assert told["deltaId"] == fields["delta_id"]
+            if reason == "clock_drift":
+                assert abs(int(told["serverHlc"]) - now()) < 60_000 << 16
+        assert list((await pull(client)).deltas) == []
+
+
+async def test_limits_and_schemas(tmp_path: Path) -> None:
+    async with client_of(tmp_path) as client:
+        many = [delta("r", 1, x=b"1")] * 10_001
+        assert (await push(client, *many)).status_code == 413
+        answer = await client.post("/sync/g/push", content=b"\0" * (16 * 1024 * 1024 + 1))
+        assert (answer.status_code, answer.json()["reason"]) == (413, "too_large")
+        columns = [{"name": "title", "type": "string"}, {"name": "done", "type": "boolean"}]
+        schema = {"table": "todos", "columns": columns}
+        assert (await client.post("/admin/schema/g", json=schema)).status_code == 204
+        assert (await push(client, delta("r", now(), title=b'"x"', done=b"null"))).status_code == 200
+        for bad in (delta("r", now(1), title=b"1"), delta("r", now(2), color=b'"red"')):
+            answer = await push(client, bad)
+            assert (answer.status_code, answer.json()["reason"]) == (422, "schema_mismatch")
+            assert answer.json()["deltaId"] == bad.delta_id
+    async with client_of(tmp_path) as client:
+        assert (await push(client, delta("r", now(1), title=b"1"))).status_code == 422
+        assert (await client.get("/v1/admin/schema/g")).json() == [schema]
+
+
+async def test_websocket(tmp_path: Path) -> None:
+    async with gateway_on_socket(tmp_path) as (_, cdc):
+        url = cdc.removesuffix("/ws") + "/sync/g/ws?features=evict"
+        async with websockets.connect(url) as ada, websockets.connect(url) as bob:
+            await bob.send(sync.encode_request(sync.SyncPull(client_id="bob")))
+            reply = sync.decode_response(_bytes(await bob.recv()))
+            made = delta("r1", now(), x=b"1")
+            await ada.send(sync.encode_request(sync.SyncPush(client_id="ada", deltas=[made])))
+            answer = sync.decode_response(_bytes(await ada.recv()))
+            told = _bytes(await bob.recv())
+            assert told[:1] == BROADCAST_TAG
+            broadcast = sync.decode_response(told[1:])
+            assert list(broadcast.deltas) == [made]
+            assert broadcast.since_hlc == reply.server_hlc
+            assert broadcast.server_hlc == answer.server_hlc
+
+
+CLOSES: list[tuple[bytes | str, int, str]] = [
+    ("text", 1003, "binary"),
+    (b"\x09abc", 1002, "unknown_tag"),
+    (b"\x01", 1002, "unknown_tag"),
+    (b"\x01\xff\xff", 1008, "invalid_protobuf"),
+    (sync.encode_request(sync.SyncPull(client_id="a", since_hlc=1 << 60)), 1008, "cursor_expired"),
+    (
+        sync.encode_request(sync.SyncPush(client_id="ada", deltas=[delta("r", (1 << 63) - 1)])),
+        1008,
+        "clock_drift server_hlc=",
+    ),
+    (
+        sync.encode_request(sync.SyncPush(client_id="ada", deltas=[delta("", 1)])),
+        1008,
+        f"invalid_name delta_id={delta('', 1).delta_id}",
+    ),
+]
+
+
+async def test_websocket_closes(tmp_path: Path) -> None:
+    async with gateway_on_socket(tmp_path) as (_, url):
+        for frame, code, reason in CLOSES:
+            async with websockets.connect(url.removesuffix("/ws") + "/v1/sync/g/ws") as socket:
+                await socket.send(frame)
+                with pytest.raises(websockets.ConnectionClosed) as closed:
+                    await socket.recv()
+                assert closed.value.rcvd is not None
+                assert closed.value.rcvd.code == code
+                assert closed.value.rcvd.reason.startswith(reason)
+
+
+async def test_the_same_push_many_times_at_once_counts_once(tmp_path: Path) -> None:
+    deltas = [delta(f"r{i}", now(i), x=b"1") for i in range(50)]
+    async with client_of(tmp_path) as client:
+        cuts = [deltas, deltas[:30], deltas[20:], deltas[10:40]]
+        answers = await asyncio.gather(*(push(client, *cut) for cut in cuts * 4))
+        assert {answer.status_code for answer in answers} == {200}
+        found = (await pull(client, limit=1_000)).deltas
+        assert sorted(each.delta_id for each in found) == sorted(each.delta_id for each in deltas)
+
+
+def _bytes(frame: str | bytes) -> bytes:
+    assert isinstance(frame, bytes)
+    return frame

@@ -1,0 +1,105 @@
+"""A TCP proxy that breaks when it is told to: connections are reset, those that stand and those that come."""
+
+import asyncio
+import socket
+import struct
+import threading
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+_CHUNK_BYTES = 64 * 1024
+# Closing with this lingering set sends a reset instead of a goodbye.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class FlakyProxy:
+    """In front of one address, in a thread of its own. A context manager; every method may be called from anywhere."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None and parts.port is not None
+        self._target = (parts.hostname, parts.port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._broken = False
+        self.url = ""
+        self.resets = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def break_down(self) -> None:
+        """Reset every connection, and those that come until `heal`."""
+        self._broken = True
+        self.cut()
+
+    def heal(self) -> None:
+        """Let connections through again."""
+        self._broken = False
+
+    def cut(self) -> None:
+        """Reset the connections that stand now; new ones are let through."""
+        self._loop.call_soon_threadsafe(self._reset_all)
+
+    async def _start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._reset_all()
+
+    def _reset_all(self) -> None:
+        for writer in list(self._writers):
+            self._reset(writer)
+
+    def _reset(self, writer: asyncio.StreamWriter) -> None:
+        self.resets += 1
+        raw = writer.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        writer.transport.abort()
+        self._writers.discard(writer)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._broken:
+            self._reset(writer)
+            return
+        try:
+            beyond_reader, beyond_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            self._reset(writer)
+            return
+        pair = {writer, beyond_writer}
+        self._writers |= pair
+        try:
+            await asyncio.gather(_pump(reader, beyond_writer), _pump(beyond_reader, writer))
+        finally:
+            for each in pair:
+                each.close()
+            self._writers -= pair
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(_CHUNK_BYTES):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
+    except OSError:
+        # One side is gone: let the other know.
+        writer.close()

@@ -1,0 +1,130 @@
+"""A real S3 server for tests: SeaweedFS out of its wheel, with keys, on free ports of this machine."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ACCESS_KEY = "mainstem-test"
+SECRET_KEY = "mainstem-test-secret"
+REGION = "us-east-1"
+START_S_MAX = 90.0
+# Each of its servers wants a port, and one more for its gRPC side.
+_PORTS = (
+    "-master.port", "-master.port.grpc", "-volume.port", "-volume.port.grpc", "-filer.port", "-filer.port.grpc",
+    "-s3.port", "-s3.port.grpc",
+)  # fmt: skip
+
+
+class S3Server:
+    """`weed server -s3` on a folder. A context manager; `url` is its endpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ports: list[int] = []
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def io(self, endpoint: str | None = None) -> dict[str, str]:
+        """What `[catalog.io]` needs to reach it, straight or by way of another address."""
+        return {
+            "s3.endpoint": endpoint or self.url,
+            "s3.region": REGION,
+            "s3.access-key-id": ACCESS_KEY,
+            "s3.secret-access-key": SECRET_KEY,
+            "s3.path-style-access": "true",
+        }
+
+    def make_bucket(self, name: str) -> str:
+        """Make a bucket (three letters or more); returns its location."""
+        from pyarrow.fs import S3FileSystem
+
+        files = S3FileSystem(
+            access_key=ACCESS_KEY,
+            secret_key=SECRET_KEY,
+            region=REGION,
+            endpoint_override=self.url,
+            allow_bucket_creation=True,
+        )
+        files.create_dir(name)
+        return f"s3://{name}"
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        config = self._folder / "s3.json"
+        credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
+        identity = {"name": "test", "credentials": credentials, "actions": ["Admin"]}
+        config.write_text(json.dumps({"identities": [identity]}))
+        ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self._ports = list(ports.values())
+        self.port = ports["-s3.port"]
+        with (self._folder / "weed.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    _binary(), "server", "-s3", f"-s3.config={config}", f"-dir={self._folder}", "-ip=127.0.0.1",
+                    "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=100", "-s3.port.iceberg=0",
+                    "-s3.port.lance=0", "-master.telemetry=false", f"-filer.localSocket={self._folder}/filer.sock",
+                    f"-s3.localSocket={self._folder}/s3.sock",
+                    *(f"{name}={port}" for name, port in ports.items()),
+                ],
+                cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self._wait_until_up()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        # It leaves its unix sockets behind.
+        for port in self._ports:
+            for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{port}.sock"):
+                path.unlink(missing_ok=True)
+
+    def _wait_until_up(self) -> None:
+        assert self._process is not None
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < START_S_MAX:
+            if self._process.poll() is not None:
+                break
+            try:
+                urllib.request.urlopen(f"{self.url}/healthz", timeout=2)
+                # It answers before the store behind it can take anything: a write is what says that it is up.
+                self.make_bucket("ready")
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        tail = (self._folder / "weed.log").read_text(errors="replace")[-2000:]
+        raise AssertionError(f"the S3 server did not start: {tail}")
+
+
+def _binary() -> str:
+    beside = Path(sys.executable).parent / "weed"
+    return str(beside) if beside.exists() else shutil.which("weed") or "weed"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all are held until all are known, so that no two are the same."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]

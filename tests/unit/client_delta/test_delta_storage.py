@@ -1,0 +1,106 @@
+"""Storages: how they are named, and that of many writers of one file one wins, on disk and on a real S3 server."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstem.client.delta import DeltaTable, LocalStorage, MemoryStorage, S3Storage, Storage, create_storage
+from mainstem.model.errors import Conflict, Invalid, NotFound
+from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY
+
+
+@pytest.fixture(params=["memory", "disk", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "memory":
+        return create_storage("memory://")
+    if request.param == "disk":
+        return create_storage(str(tmp_path / "lake"))
+    server = request.getfixturevalue("s3_server")
+    server.make_bucket("delta-storage")
+    return create_storage(
+        f"s3://delta-storage/{tmp_path.name}",
+        endpoint=server.url,
+        region=REGION,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+    )
+
+
+def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    default = create_storage()
+    assert isinstance(default, LocalStorage)
+    assert default.folder == tmp_path / ".deltalake"
+    assert create_storage(type="filesystem", path="x").root == str(tmp_path / "x")
+    assert isinstance(create_storage(type="memory"), MemoryStorage)
+    s3 = create_storage("s3://bucket/some/prefix/", region="eu-north-1")
+    assert isinstance(s3, S3Storage)
+    assert (s3.root, s3.region) == ("s3://bucket/some/prefix", "eu-north-1")
+    r2 = create_storage(type="r2", bucket="b", account_id="acc", access_key_id="k", secret_access_key="s")
+    assert isinstance(r2, S3Storage)
+    assert (r2.endpoint, r2.region) == ("https://acc.r2.cloudflarestorage.com", "auto")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: create_storage("ftp://x"),
+        lambda: create_storage(type="tape"),
+        lambda: create_storage(type="r2", bucket="b"),
+        lambda: create_storage(type="s3", buckets="b"),
+        lambda: create_storage("/x", type="memory"),
+    ],
+)
+def test_a_wrong_name_says_so(build: Callable[[], Any]) -> None:
+    with pytest.raises(Invalid):
+        build()
+
+
+def test_of_many_writers_one_wins(storage: Storage) -> None:
+    def write(n: int) -> int | None:
+        try:
+            storage.put_if_absent("t/_log/1", str(n).encode() * 1000)
+        except Conflict:
+            return None
+        return n
+
+    with ThreadPoolExecutor(16) as threads:
+        won = [n for n in threads.map(write, range(16)) if n is not None]
+    assert len(won) == 1
+    assert storage.read("t/_log/1") == str(won[0]).encode() * 1000
+    # Nothing half-written is left beside it.
+    assert [entry.path for entry in storage.entries("t/_log")] == ["t/_log/1"]
+
+
+def test_files(storage: Storage) -> None:
+    with pytest.raises(NotFound):
+        storage.read("t/none")
+    assert storage.entries("t/none") == ()
+    storage.put("t/a/x y=é", b"1")
+    storage.put("t/a/x y=é", b"22")
+    assert storage.read("t/a/x y=é") == b"22"
+    assert [(entry.path, entry.size_bytes) for entry in storage.entries("t/a")] == [("t/a/x y=é", 2)]
+    assert storage.folders("t") == ("t/a",)
+    storage.delete("t/a/x y=é")
+    storage.delete("t/a/x y=é")
+    assert not storage.exists("t/a/x y=é")
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_a_table_lives_anywhere(storage: Storage, vectors: bool) -> None:
+    table = DeltaTable(storage, f"nested/table{vectors}")
+    rows = [{"_id": str(n), "n": n, "p": "a b"[n % 3]} for n in range(30)]
+    properties = {"delta.enableDeletionVectors": str(vectors).lower()}
+    table.write(rows, partition_by=["p"], properties=properties)
+    table.upsert([{"_id": "1", "n": 100, "p": "a"}, {"_id": "x", "n": -1, "p": "c"}])
+    table.update({"n": {"$gte": 28}}, {"$set": {"seen": True}})
+    table.delete({"n": 3})
+    assert len(table.query()) == 30
+    assert table.query({"seen": True, "p": "b"}) == [{**rows[29], "seen": True}]
+    assert table.query({"_id": "1"}) == [{"_id": "1", "n": 100, "p": "a", "seen": True}]
+    table.optimize()
+    table.checkpoint()
+    assert len(DeltaTable(storage, table.name).query()) == 30
