@@ -1,16 +1,17 @@
-"""DuckDB on the driver, for what is small and must be quick: which keys a batch has, and where their old rows are.
+"""DuckDB on the driver, for what is small and must be quick: a bounded batch's rows, and where their old ones are.
 
-It only ever sees key columns and positions of one bounded batch and the key column of one table. Where files are not
-on a local disk, or a table is too large for one machine, Spark answers the same questions (see `keys`, `lookup`).
+It only ever sees one bounded batch and the key column of one table. Where files are not on a local disk, or a table is
+too large for one machine, Spark answers the same questions (see `keys`, `lookup`, `driverpass`).
 """
 
+import os
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 import duckdb
 
-THREADS_MAX = 2
-MEMORY_LIMIT = "1GB"
+THREADS_MAX = 8
+MEMORY_LIMIT = "2GB"
 
 
 class DriverSql:
@@ -20,11 +21,13 @@ class DriverSql:
         self._database = duckdb.connect(
             ":memory:",
             config={
-                "threads": str(THREADS_MAX),
+                "threads": str(min(THREADS_MAX, os.cpu_count() or 1)),
                 "memory_limit": MEMORY_LIMIT,
                 # Nothing is to be fetched at run time.
                 "autoinstall_known_extensions": "false",
                 "preserve_insertion_order": "false",
+                # Instants are instants: what a time is in this machine's zone is of no interest.
+                "TimeZone": "UTC",
             },
         )
 

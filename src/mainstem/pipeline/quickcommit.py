@@ -79,9 +79,10 @@ class _DeleteManifestWriter(ManifestWriterV2):
 class QuickCommits:
     """Makes the snapshots. To be used by one thread per table at a time."""
 
-    def __init__(self, catalog: QuickCatalog, clock: Clock) -> None:
+    def __init__(self, catalog: QuickCatalog, clock: Clock, manifests_max: int = MANIFESTS_MAX) -> None:
         self._catalog = catalog
         self._clock = clock
+        self._manifests_max = manifests_max
         self._io: FileIO = PyArrowFileIO()
         self._contents: dict[str, _Contents] = {}
 
@@ -208,7 +209,7 @@ class QuickCommits:
         kept: list[ManifestFile] = []
         for content in (ManifestContent.DATA, ManifestContent.DELETES):
             of_kind = [manifest for manifest in manifests if manifest.content == content]
-            if len(of_kind) < MANIFESTS_MAX:
+            if len(of_kind) < self._manifests_max:
                 kept += of_kind
                 continue
             entries = [entry for manifest in of_kind for entry in manifest.fetch_manifest_entry(self._io)]

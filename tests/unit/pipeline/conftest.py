@@ -238,17 +238,23 @@ def log(tmp_path: Path) -> Log:
 
 
 @pytest.fixture(scope="session")
-def served_catalog(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real catalog over HTTP, which the session knows too."""
+def catalog_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real catalog over HTTP. Tests keep apart by their namespaces."""
     config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
     server = ServerProcess(tmp_path_factory.mktemp("served"), config)
     asyncio.run(server.start())
-    name = f"spark.sql.catalog.{SERVED_CATALOG}"
-    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in {"type": "rest", "uri": server.url, "warehouse": "lake"}.items():
-        spark.conf.set(f"{name}.{key}", value)
     yield server.url
     asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def served_catalog(spark: SparkSession, catalog_url: str) -> str:
+    """The same, made known to the session."""
+    name = f"spark.sql.catalog.{SERVED_CATALOG}"
+    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in {"type": "rest", "uri": catalog_url, "warehouse": "lake"}.items():
+        spark.conf.set(f"{name}.{key}", value)
+    return catalog_url
 
 
 @pytest.fixture(params=["spark", "driver"])
