@@ -51,6 +51,8 @@ class PipelineSettings:
             raise Invalid(f"trigger_s. expected=more than 0 got={self.trigger_s}")
         if self.parallel_tables < 1:
             raise Invalid(f"parallel_tables. expected=at least 1 got={self.parallel_tables}")
+        if self.driver_rows_max < 0:
+            raise Invalid(f"driver_rows_max. expected=at least 0 got={self.driver_rows_max}")
 
     def table(self, name: TableName) -> TableSettings:
         """How one table is stored."""
