@@ -2,6 +2,9 @@
 
 Rows are grouped by table (namespace, then table) and ordered by position within; every row group belongs to one table.
 The footer says what a reader needs to plan without reading rows.
+
+The columns have the Iceberg field ids of a history table's: a segment with one table alone, and without errors, can
+become a data file of its history as it is. `time` and `source_time` are there for that.
 """
 
 import re
@@ -12,12 +15,14 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mainstem.log.expand import Expander, Rows
 from mainstem.log.frames import Buffer
 from mainstem.log.shapes import LONG_MAX, LONG_MIN
 from mainstem.model.batch import BatchHeader
+from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName
@@ -35,28 +40,39 @@ _JUDGED_ROWS = 32_768
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
 
+_TIME = pa.timestamp("us", "UTC")
+# Field ids from here on are no history's.
+_OTHER_ID = 1_001
+
+
+def _field(name: str, kind: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable, metadata={"PARQUET:field_id": str(field_id)})
+
+
 SCHEMA = pa.schema(
     [
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("hlc", pa.int64(), nullable=False),
-        pa.field("namespace", pa.string(), nullable=False),
-        pa.field("table", pa.string(), nullable=False),
-        pa.field("op", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("columns", pa.string()),
-        pa.field("before", pa.string()),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("batch_sequence", pa.int64(), nullable=False),
-        pa.field("sequence", pa.int64()),
-        pa.field("id", pa.string()),
-        pa.field("source_time_ms", pa.int64()),
-        pa.field("arrival_ms", pa.int64(), nullable=False),
-        pa.field("metadata", pa.string()),
-        pa.field("error", pa.string()),
+        _field("position", pa.int64(), 1, nullable=False),
+        _field("hlc", pa.int64(), 2, nullable=False),
+        _field("namespace", pa.string(), _OTHER_ID, nullable=False),
+        _field("table", pa.string(), _OTHER_ID + 1, nullable=False),
+        _field("op", pa.string(), 3, nullable=False),
+        _field("key", pa.string(), 4, nullable=False),
+        _field("columns", pa.string(), 5),
+        _field("before", pa.string(), 6),
+        _field("source", pa.string(), 7, nullable=False),
+        _field("batch_sequence", pa.int64(), 8, nullable=False),
+        _field("sequence", pa.int64(), 9),
+        _field("id", pa.string(), 10),
+        _field("source_time_ms", pa.int64(), _OTHER_ID + 2),
+        _field("arrival_ms", pa.int64(), _OTHER_ID + 3, nullable=False),
+        _field("metadata", pa.string(), 13),
+        _field("error", pa.string(), _OTHER_ID + 4),
+        _field("time", _TIME, 11, nullable=False),
+        _field("source_time", _TIME, 12),
     ]
 )
 # The others hardly repeat: a dictionary would cost time and be given up.
-_DICTIONARY_COLUMNS = ["namespace", "table", "op", "source", "batch_sequence", "arrival_ms", "error"]
+_DICTIONARY_COLUMNS = ["namespace", "table", "op", "source", "batch_sequence", "arrival_ms", "time", "error"]
 
 
 class TableSlice(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +271,8 @@ class _TableBuilder:
     def _chunk(self, arrays: dict[str, pa.Array], size: int) -> pa.RecordBatch:
         arrays["namespace"] = pa.repeat(pa.scalar(self._name.namespace, pa.string()), size)
         arrays["table"] = pa.repeat(pa.scalar(self._name.table, pa.string()), size)
+        arrays["time"] = _as_time(arrays["arrival_ms"])
+        arrays["source_time"] = _as_time(arrays["source_time_ms"])
         return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
     def _judge(self) -> None:
@@ -333,6 +351,19 @@ def _arrays(header: BatchHeader, rows: Rows, size: int) -> dict[str, pa.Array]:
         "metadata": _text_array(rows.metadata),
         "error": pa.nulls(size, pa.string()) if rows.errors is None else _array("error", rows.errors),
     }
+
+
+def _as_time(milliseconds: pa.Array) -> pa.Array:
+    """As instants; null where a source's time is out of all bounds."""
+    if milliseconds.null_count == len(milliseconds):
+        return pa.nulls(len(milliseconds), _TIME)
+    bounds = pc.min_max(milliseconds).as_py()
+    if bounds["min"] < SOURCE_TIME_MS_MIN or bounds["max"] > SOURCE_TIME_MS_MAX:
+        fits = pc.and_(
+            pc.greater_equal(milliseconds, SOURCE_TIME_MS_MIN), pc.less_equal(milliseconds, SOURCE_TIME_MS_MAX)
+        )
+        milliseconds = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
+    return pc.multiply(milliseconds, 1000).cast(_TIME)
 
 
 def _text_array(values: list[Any]) -> pa.Array:

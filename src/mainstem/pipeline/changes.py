@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.pipeline.lake import quoted
@@ -49,7 +50,8 @@ _HISTORY = (
     "sequence AS _sequence",
     "id AS _id",
     "timestamp_millis(arrival_ms) AS _time",
-    "timestamp_millis(source_time_ms) AS _source_time",
+    f"CASE WHEN source_time_ms BETWEEN {SOURCE_TIME_MS_MIN}L AND {SOURCE_TIME_MS_MAX}L"
+    " THEN timestamp_millis(source_time_ms) END AS _source_time",
     "metadata AS _metadata",
 )
 

@@ -26,8 +26,6 @@ class DriverSql:
                 # Nothing is to be fetched at run time.
                 "autoinstall_known_extensions": "false",
                 "preserve_insertion_order": "false",
-                # Instants are instants: what a time is in this machine's zone is of no interest.
-                "TimeZone": "UTC",
             },
         )
 

@@ -7,6 +7,7 @@ that only Spark reads, it stays the only one. Both ways keep the same rule: the 
 Every method may decline. It has then written nothing, or only what the marks let the next attempt see.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -14,19 +15,21 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
+from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.pipeline.changes import may_not_fit
 from mainstem.pipeline.datafiles import write_rows
 from mainstem.pipeline.driver_sql import DriverSql, local_path, text_list, text_of
 from mainstem.pipeline.lake import Marks
+from mainstem.pipeline.linking import link_segment
 from mainstem.pipeline.lookup import DRIVER_ROWS_MAX
 from mainstem.pipeline.merge import DELETE
 from mainstem.pipeline.places import Finder
 from mainstem.pipeline.plainrows import are_plain, are_whole_and_newer, typed_rows
 from mainstem.pipeline.quickcatalog import QuickCatalog, QuickTable
 from mainstem.pipeline.quickcommit import QuickCommits, new_data_location
-from mainstem.pipeline.segments import TableSlice
+from mainstem.pipeline.segments import Segment, TableSlice
 from mainstem.tables.evolution import Evolution, plan_evolution
 from mainstem.tables.layout import KEY, POSITION
 from mainstem.tables.settings import TableSettings
@@ -34,8 +37,9 @@ from mainstem.tables.settings import TableSettings
 _HISTORY = (
     "position AS _position, hlc AS _hlc, op AS _op, key AS _key, columns AS _columns, before AS _before,"
     " source AS _source, batch_sequence AS _batch_sequence, sequence AS _sequence, id AS _id,"
-    " CAST(make_timestamp(arrival_ms * 1000) AS TIMESTAMPTZ) AS _time,"
-    " CAST(make_timestamp(source_time_ms * 1000) AS TIMESTAMPTZ) AS _source_time, metadata AS _metadata"
+    " make_timestamptz(arrival_ms * 1000) AS _time,"
+    f" CASE WHEN source_time_ms BETWEEN {SOURCE_TIME_MS_MIN} AND {SOURCE_TIME_MS_MAX}"
+    " THEN make_timestamptz(source_time_ms * 1000) END AS _source_time, metadata AS _metadata"
 )
 
 
@@ -96,7 +100,14 @@ class DriverPass:
             return False
         before = history.marks()
         if before.position < run.last:
-            added = self._write(history, f"SELECT {_HISTORY} FROM ({_changes(run, before.position)})", {})
+            added, copied = [], []
+            for segment in run.segments:
+                file = link_segment(history, run.table, segment, before.position)
+                added.extend([] if file is None else [file])
+                copied.extend([segment] if file is None else [])
+            if copied:
+                query = f"SELECT {_HISTORY} FROM ({_changes(run, before.position, copied)})"
+                added += self._write(history, query, {})
             self._commits.commit(history, added, [], before.advanced(run.last, run.hlc_max))
         return True
 
@@ -166,9 +177,10 @@ class DriverPass:
         return is_readable and are_whole_and_newer(run, plan.columns, before)
 
 
-def _changes(run: TableSlice, after: LogPosition) -> str:
-    """The table's rows of the slice past a position, without those that the sealer refused."""
-    paths = text_list(path for path in map(local_path, run.paths) if path)
+def _changes(run: TableSlice, after: LogPosition, segments: Sequence[Segment] | None = None) -> str:
+    """The table's rows of a slice, or of some of its segments, past a position; without what the sealer refused."""
+    chosen = run.segments if segments is None else segments
+    paths = text_list(path for path in (local_path(str(segment.path)) for segment in chosen) if path)
     return (
         f"SELECT * FROM read_parquet({paths}, hive_partitioning = false)"
         f' WHERE namespace = {text_of(run.table.namespace)} AND "table" = {text_of(run.table.table)}'

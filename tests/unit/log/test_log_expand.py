@@ -2,6 +2,7 @@
 
 import itertools
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def test_every_column_of_the_schema(tmp_path: Path) -> None:
             "arrival_ms": 5000,
             "metadata": '{"txn": "x"}',
             "error": None,
+            "time": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+            "source_time": datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC),
         }
     ]
     assert (info.first, info.last, info.arrival_min_ms, info.hlc_last) == (1, 1, 5000, 1001)

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +15,11 @@ from pyspark.sql import SparkSession
 
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
-from mainstem.model import Change, Operation, TableName
+from mainstem.log.segments import SegmentBuilder, segment_name
+from mainstem.model import Change, LogPosition, Operation, TableName
+from mainstem.model.batch import BatchHeader, Encoding
+from mainstem.model.change import SourceId
+from mainstem.model.hlc import Hlc
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.lake import Lake
@@ -128,6 +133,38 @@ def _count(table: dict[str, Any], change: Change, error: str | None) -> None:
     for name, value in columns.items():
         table["columns"].setdefault(name, set()).add(json_type(value))
     table["always"] = set(columns) if table["always"] is None else table["always"] & set(columns)
+
+
+PLAIN_ROW = {"n": 0, "price": 1.5, "text": "t", "ok": True, "doc": {"x": [1]}}
+
+
+def sealed_events(folder: Path, namespace: str, first: int, tables: list[str]) -> Path:
+    """A segment as the sealer writes it: one batch per name, 60,000 rows each."""
+    builder = SegmentBuilder()
+    count = 60_000
+    for batch, table in enumerate(tables):
+        events = [
+            {
+                "table": f"{namespace}.{table}", "operation": "UPDATE", "rowId": f"k{number}", "sequence": number,
+                "timestamp": 1_700_000_000_000 + number if number else 10**18, "after": PLAIN_ROW | {"n": number},
+            }
+            for number in range(count)
+        ]  # fmt: skip
+        header = BatchHeader(
+            first=LogPosition(first + batch * count),
+            count=count,
+            hlc_first=Hlc(first + batch * count),
+            arrival_ms=1_700_000_000_500,
+            source=SourceId("s"),
+            sequence=batch + 1,
+            fingerprint=0,
+            encoding=Encoding.CDC_JSON,
+        )
+        builder.add(header, msgspec.json.encode(events), "here")
+    folder.mkdir(exist_ok=True)
+    path = folder / segment_name(LogPosition(first), LogPosition(first + len(tables) * count - 1))
+    builder.write(path)
+    return path
 
 
 @pytest.fixture(scope="session")

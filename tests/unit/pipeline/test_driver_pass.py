@@ -24,6 +24,7 @@ from mainstem.pipeline.segments import SegmentFolder, TableSlice, slice_for
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.layout import HISTORY_COLUMNS, KINDS_PROPERTY, STATE_COLUMNS
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+from tests.unit.pipeline.conftest import PLAIN_ROW, Log, sealed_events
 
 _TYPES = {
     "long": LongType(),
@@ -114,8 +115,6 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def served(catalog_url: str, tmp_path: Path, threads: ThreadPoolExecutor) -> Served:
     """An empty table in a namespace of its own."""
-    from tests.unit.pipeline.conftest import Log
-
     return Served(catalog_url, Log(tmp_path / "segments", tmp_path.name), threads)
 
 
@@ -252,3 +251,24 @@ def test_a_name_that_stands_twice_in_a_row_is_left_to_spark(served: Served) -> N
     assert served.rows() == []
     # The history has it as it came, and says so: whoever goes on from here does not append it again.
     assert served.driver.marks(served.name.history).position == 1
+
+
+def test_a_large_segment_of_one_table_becomes_a_file_of_the_history(served: Served) -> None:
+    alone = sealed_events(served.log.folder, served.name.namespace, 1, ["orders"])
+    shared = sealed_events(served.log.folder, served.name.namespace, 60_001, ["orders", "other"])
+    run = served.slice()
+    assert run is not None and len(run.segments) == 2 and served.driver.write(run, DEFAULT_SETTINGS)
+    files = [task.file.file_path for task in served.load(served.name.history).scan().plan_files()]
+    assert [Path(file.removeprefix("file://")).samefile(alone) for file in files].count(True) == 1
+    # The log lets go of it; the history does not.
+    alone.unlink()
+    shared.unlink()
+    rows = served.load(served.name.history).scan().to_arrow().sort_by("_position")
+    assert rows["_position"].to_pylist() == list(range(1, 120_001))
+    # The same rows twice: once as the segment has them, once as they were copied. But for where they stand.
+    linked, copied = (rows.slice(start, 60_000).drop(["_position", "_hlc", "_batch_sequence"]) for start in (0, 60_000))
+    assert linked.equals(copied)
+    first, second = linked.slice(0, 2).to_pylist()
+    assert (first["_source_time"], second["_source_time"].year) == (None, 2023)
+    assert json.loads(second["_columns"]) == PLAIN_ROW | {"n": 1}
+    assert len(served.load().scan(selected_fields=("_key",)).to_arrow()) == 60_000

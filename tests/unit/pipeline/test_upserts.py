@@ -129,7 +129,7 @@ class _CompactsMeanwhile:
             spark = table.lake.spark.newSession()
             name = f"{table.name.namespace}.{table.name.table}"
             options = "options => map('rewrite-all', 'true')"
-            spark.sql(f"CALL lake.system.rewrite_data_files(table => '{name}', {options})").collect()
+            spark.sql(f"CALL {table.lake.catalog}.system.rewrite_data_files(table => '{name}', {options})").collect()
         try:
             self._inner.apply(table, keys, rows, marks)
         except Conflict:
