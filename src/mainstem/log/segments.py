@@ -36,7 +36,7 @@ ROW_GROUP_ROWS = 16_384
 _CHUNK_ROWS_MIN = 64
 _CHUNK_ROWS = 16_384
 # Rows are judged when there are so many.
-_JUDGED_ROWS = 32_768
+_JUDGED_ROWS = 131_072
 
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
 
@@ -71,6 +71,8 @@ SCHEMA = pa.schema(
         _field("source_time", _TIME, 12),
     ]
 )
+# Without the times, which are made of others for all rows at once.
+_CHUNK_SCHEMA = pa.schema([field for field in SCHEMA if field.type != _TIME])
 # The others hardly repeat: a dictionary would cost time and be given up.
 _DICTIONARY_COLUMNS = ["namespace", "table", "op", "source", "batch_sequence", "arrival_ms", "time", "error"]
 
@@ -271,9 +273,7 @@ class _TableBuilder:
     def _chunk(self, arrays: dict[str, pa.Array], size: int) -> pa.RecordBatch:
         arrays["namespace"] = pa.repeat(pa.scalar(self._name.namespace, pa.string()), size)
         arrays["table"] = pa.repeat(pa.scalar(self._name.table, pa.string()), size)
-        arrays["time"] = _as_time(arrays["arrival_ms"])
-        arrays["source_time"] = _as_time(arrays["source_time_ms"])
-        return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays([arrays[name] for name in _CHUNK_SCHEMA.names], schema=_CHUNK_SCHEMA)
 
     def _judge(self) -> None:
         """Let the rows be judged that came without a judgement since the last time."""
@@ -288,7 +288,7 @@ class _TableBuilder:
             chunk = self._chunks[number]
             reasons = [errors.get(offset + index) for index in range(len(chunk))]
             self._chunks[number] = chunk.set_column(
-                SCHEMA.names.index("error"), SCHEMA.field("error"), pa.array(reasons, pa.string())
+                _CHUNK_SCHEMA.names.index("error"), SCHEMA.field("error"), pa.array(reasons, pa.string())
             )
             offset += len(chunk)
 
@@ -310,7 +310,10 @@ class _TableBuilder:
 
     def arrow(self) -> pa.Table:
         self._flush()
-        return pa.Table.from_batches(self._chunks, schema=SCHEMA)
+        table = pa.Table.from_batches(self._chunks, schema=_CHUNK_SCHEMA)
+        for name, source in (("time", "arrival_ms"), ("source_time", "source_time_ms")):
+            table = table.append_column(SCHEMA.field(name), _as_time(table[source]))
+        return table
 
 
 def _lists(header: BatchHeader, rows: Rows, size: int) -> dict[str, Sequence[Any]]:
@@ -353,10 +356,10 @@ def _arrays(header: BatchHeader, rows: Rows, size: int) -> dict[str, pa.Array]:
     }
 
 
-def _as_time(milliseconds: pa.Array) -> pa.Array:
+def _as_time(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
     """As instants; null where a source's time is out of all bounds."""
     if milliseconds.null_count == len(milliseconds):
-        return pa.nulls(len(milliseconds), _TIME)
+        return pa.chunked_array([pa.nulls(len(milliseconds), _TIME)])
     bounds = pc.min_max(milliseconds).as_py()
     if bounds["min"] < SOURCE_TIME_MS_MIN or bounds["max"] > SOURCE_TIME_MS_MAX:
         fits = pc.and_(
