@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-typescript check proto compat serve bench soak lock clean
+.PHONY: help setup demo test test-typescript check proto compat compat-trino serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
 compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest.yaml: schemathesis on that too)
 	@$(PY) -m tests.compat.rck $(ARGS)
 	@if [ -n "$(SPEC)" ]; then $(PY) -m tests.compat.spec $(SPEC); fi
+
+compat-trino: setup ## Trino on the catalog's tables, on disk and on S3 (fetches 1 GB the first time)
+	@$(PY) -m tests.compat.trino
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, endtoend, freshness, ingest, start, upserts
+from benchmarks import catalog, endtoend, fairness, freshness, idle, ingest, start, upserts
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -16,6 +16,8 @@ SECTIONS = {
     "endtoend": endtoend,
     "freshness": freshness,
     "catalog": catalog,
+    "fairness": fairness,
+    "idle": idle,
 }
 
 

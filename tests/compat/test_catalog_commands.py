@@ -50,6 +50,29 @@ def test_looking_and_rolling_back(server: Server) -> None:
     assert len(table.refresh().scan().to_arrow()) == 6
 
 
+def test_branches_and_tags(server: Server) -> None:
+    table = server.pyiceberg().create_table("shop.orders", ROWS.schema)
+    assert "no snapshot yet" in run(server, "tag", "shop.orders", "empty").output
+    table.append(ROWS)
+    table.append(ROWS)
+    first, second = (snapshot.snapshot_id for snapshot in table.metadata.snapshots)
+    assert run(server, "tag", "shop.orders", "audited", str(first), "--keep-days", "7").exit_code == 0
+    assert run(server, "branch", "shop.orders", "trial").exit_code == 0
+    refs = table.refresh().refs()
+    assert (refs["audited"].snapshot_id, refs["audited"].max_ref_age_ms) == (first, 7 * 24 * 3600 * 1000)
+    assert (refs["trial"].snapshot_id, refs["trial"].max_ref_age_ms) == (second, None)
+    assert len(table.scan().use_ref("audited").to_arrow()) == 3
+    table.append(ROWS, branch="trial")
+    # A branch may be moved; DuckDB and others then read it where it was put.
+    assert run(server, "branch", "shop.orders", "trial", str(first)).exit_code == 0
+    assert len(table.refresh().scan().use_ref("trial").to_arrow()) == 3
+    assert "audited" in run(server, "show", "shop.orders").output
+    assert run(server, "drop-ref", "shop.orders", "audited").exit_code == 0
+    assert table.refresh().refs().keys() == {"main", "trial"}
+    for words in (("drop-ref", "main"), ("tag", "main"), ("tag", "x", "5")):
+        assert run(server, words[0], "shop.orders", *words[1:]).exit_code == 1
+
+
 def test_errors_in_one_line(server: Server) -> None:
     for words in (("show", "shop.none"), ("show", "plain"), ("diff", "shop.none", "1", "2")):
         failed = run(server, *words)

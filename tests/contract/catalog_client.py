@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import pytest
 
-from mainstem.catalog import Catalog, SqliteStore, Store
+from mainstem.catalog import Catalog, Committed, SqliteStore, Store
 from mainstem.catalog.postgres_store import PostgresStore
 from mainstem.doors.catalog import Answer, Asked, respond
 from mainstem.runtime.clock import ManualClock
@@ -26,8 +26,10 @@ STORES = ("sqlite", "postgres")
 class Client:
     """Calls the door as a socket would, without one."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog, heard: list[Committed] | None = None) -> None:
+        self.catalog = catalog
+        # What the catalog's listener was told.
+        self.heard = [] if heard is None else heard
 
     def send(self, method: str, target: str, body: Any = None, **headers: str) -> Answer:
         parts = urlsplit(target)
@@ -35,7 +37,7 @@ class Client:
         assert call is not None, f"no such endpoint: {method} {target}"
         data = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         named = {key.replace("_", "-"): value for key, value in headers.items()}
-        return respond(self._catalog, Asked(call, dict(parse_qsl(parts.query, keep_blank_values=True)), named, data))
+        return respond(self.catalog, Asked(call, dict(parse_qsl(parts.query, keep_blank_values=True)), named, data))
 
     def ok(self, method: str, target: str, body: Any = None) -> Any:
         answer = self.send(method, target, body)
@@ -81,8 +83,9 @@ def open_store(kind: str, folder: Path) -> Store:
 def catalog_client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     """A client of an empty catalog."""
     store = open_store(request.param, tmp_path)
-    catalog = Catalog(store=store, warehouse=str(tmp_path / "warehouse"), clock=ManualClock())
-    yield Client(catalog)
+    heard: list[Committed] = []
+    catalog = Catalog(store=store, warehouse=str(tmp_path / "warehouse"), clock=ManualClock(), on_commit=heard.append)
+    yield Client(catalog, heard)
     catalog.close()
 
 

@@ -144,15 +144,15 @@ def test_answers_are_kept_up_to_a_bound(tmp_path: Path) -> None:
     answers = [OPERATIONS[wire.Operation.LOAD_TABLE](catalog, one) for one in asked]
     room = 20 * (len(answers[0].body) + 1024)
     loads = Loads(catalog, bytes_max=room)
-    lines = [Line(f"/{number}".encode(), b"", "") for number in range(40)]
+    lines = [Line(f"/{number}".encode(), b"", b"") for number in range(40)]
     for line, one, answer in zip(lines, asked, answers, strict=True):
         loads.keep(line, one, answer)
         assert loads.kept_bytes <= room
-    assert loads.find(lines[0], None) is None
-    assert loads.find(lines[-1], None) == answers[-1]
+    assert loads.find(lines[0]) is None
+    assert loads.find(lines[-1]) == answers[-1]
     huge = Answer(200, b"x" * room, answers[-1].headers)
-    loads.keep(Line(b"/huge", b"", ""), asked[-1], huge)
-    assert loads.find(Line(b"/huge", b"", ""), None) is None
+    loads.keep(Line(b"/huge", b"", b""), asked[-1], huge)
+    assert loads.find(Line(b"/huge", b"", b"")) is None
     catalog.close()
 
 

@@ -96,7 +96,7 @@ class Unsure:
 
 def test_an_unknown_outcome_is_found_out_by_the_retry(client: Client) -> None:
     make_table(client)
-    catalog = client._catalog
+    catalog = client.catalog
     store = catalog._store
     catalog._store = Unsure(store)
     once = key()

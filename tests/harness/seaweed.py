@@ -90,12 +90,9 @@ class S3Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            # It takes half a minute to say goodbye, and nobody needs what it holds any more.
+            self._process.kill()
+            self._process.wait()
         # It leaves its unix sockets behind.
         for port in self._ports:
             for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{port}.sock"):

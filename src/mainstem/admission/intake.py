@@ -6,6 +6,7 @@ from typing import Protocol
 
 from mainstem.admission.gate import Duplicate, Gate
 from mainstem.admission.limits import OutOfSequence
+from mainstem.admission.turns import Turns, TurnSettings
 from mainstem.model.batch import Admitted, Batch
 from mainstem.model.change import SourceId
 from mainstem.model.position import LogPosition
@@ -62,9 +63,9 @@ class Intake:
     An append is never cancelled with the connection that brought it: its outcome decides what a retry is told.
     """
 
-    def __init__(self, gate: Gate, appender: Appender) -> None:
+    def __init__(self, gate: Gate, appender: Appender, turns: TurnSettings | None = None) -> None:
         self.gate = gate
-        self._appender = appender
+        self._turns: Turns[Appended] = Turns(appender.append, turns)
         self._under_way: dict[tuple[str, int], Ticket] = {}
 
     def take(self, batch: Batch) -> Ticket:
@@ -76,7 +77,7 @@ class Intake:
         verdict = self.gate.admit(batch)
         if isinstance(verdict, Duplicate):
             return Ticket(None, batch.fingerprint, duplicate=True)
-        ticket = Ticket(asyncio.ensure_future(self._appender.append(verdict)), batch.fingerprint, duplicate=False)
+        ticket = Ticket(self._turns.enter(verdict), batch.fingerprint, duplicate=False)
         assert ticket.outcome is not None
         self._under_way[place] = ticket
         ticket.outcome.add_done_callback(lambda _: self._leave(place, ticket))

@@ -16,6 +16,8 @@ from mainstem.catalog.fence import POSITION_KEY, ROLLBACK_PROPERTY
 from mainstem.catalog.metadata import ancestry, by_id, current_snapshot_id, normalized
 
 TIMEOUT_S = 60.0
+MAIN = "main"
+DAY_MS = 24 * 60 * 60 * 1000
 _SEPARATOR = "\x1f"
 _COUNTS = ("total-records", "total-data-files", "total-delete-files", "total-files-size")
 
@@ -30,6 +32,7 @@ class Remote:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=url.rstrip("/") + "/v1/", headers=headers, timeout=TIMEOUT_S)
         self._url = url
+        self._endpoints: frozenset[str] | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """One request; the answer's body."""
@@ -53,6 +56,19 @@ class Remote:
         for levels in self.ask("GET", "namespaces", **query)["namespaces"]:
             yield tuple(levels)
             yield from self.namespaces(tuple(levels))
+
+    def has(self, endpoint: str) -> bool:
+        """Whether the server lists an endpoint."""
+        if self._endpoints is None:
+            self._endpoints = frozenset(self.ask("GET", "config").get("endpoints") or ())
+        return endpoint in self._endpoints
+
+    def generic(self, namespace: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+        """The tables of other formats in a namespace; none where the server knows of none."""
+        if self.has("GET /v1/{prefix}/namespaces/{namespace}/generic-tables"):
+            for name in self.names(namespace, "generic-tables"):
+                path = f"namespaces/{_quoted(namespace)}/generic-tables/{quote(name, safe='')}"
+                yield self.ask("GET", path)["table"]
 
     def names(self, namespace: tuple[str, ...], kind: str) -> list[str]:
         """The names of the tables or views of a namespace."""
@@ -98,6 +114,8 @@ def list_(remote: Remote, namespace: str | None, is_long: bool) -> None:
         dotted = ".".join(levels)
         for name in remote.names(levels, "tables"):
             view.add_row(f"{dotted}.{name}", "table", *(_sizes(remote, f"{dotted}.{name}") if is_long else ()))
+        for table in remote.generic(levels):
+            view.add_row(f"{dotted}.{table['name']}", f"{table['format']} table")
         for name in remote.names(levels, "views"):
             view.add_row(f"{dotted}.{name}", "view")
     Console().print(view)
@@ -243,6 +261,67 @@ def rollback(remote: Remote, table: str, snapshot: int, yes: bool) -> None:
     }
     remote.ask("POST", table_path(table), body)
     Console().print(f"{table} is at {snapshot} again. To undo: mainstem catalog rollback {table} {current}")
+
+
+@catalog.command()
+@click.argument("table")
+@click.argument("name")
+@click.argument("snapshot", type=int, required=False)
+@click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), help="For how long; always by default.")
+@click.pass_obj
+def branch(remote: Remote, table: str, name: str, snapshot: int | None, keep_days: float | None) -> None:
+    """Make a branch at a snapshot, or move it there. Without a snapshot: at the current one."""
+    _set_ref(remote, table, name, "branch", snapshot, keep_days)
+
+
+@catalog.command()
+@click.argument("table")
+@click.argument("name")
+@click.argument("snapshot", type=int, required=False)
+@click.option("--keep-days", type=click.FloatRange(min=0, min_open=True), help="For how long; always by default.")
+@click.pass_obj
+def tag(remote: Remote, table: str, name: str, snapshot: int | None, keep_days: float | None) -> None:
+    """Name a snapshot, so that it is kept and can be read by that name. Without a snapshot: the current one."""
+    _set_ref(remote, table, name, "tag", snapshot, keep_days)
+
+
+@catalog.command("drop-ref")
+@click.argument("table")
+@click.argument("name")
+@click.pass_obj
+def drop_ref(remote: Remote, table: str, name: str) -> None:
+    """Remove a branch or a tag. Its snapshots stay until they expire."""
+    document = remote.table(table, "refs")
+    ref = document["refs"].get(name)
+    if name == MAIN or ref is None:
+        raise click.ClickException(f"{table} has no branch or tag {name!r} that can be removed")
+    _commit_ref(remote, table, document, name, {"action": "remove-snapshot-ref", "ref-name": name})
+    Console().print(f"{ref['type']} {name} of {table} is gone; it was at {ref['snapshot-id']}")
+
+
+def _set_ref(remote: Remote, table: str, name: str, kind: str, snapshot: int | None, keep_days: float | None) -> None:
+    if name == MAIN:
+        raise click.ClickException("the main branch is moved with `mainstem catalog rollback`")
+    document = remote.table(table)
+    target = current_snapshot_id(document) if snapshot is None else snapshot
+    if target is None:
+        raise click.ClickException(f"{table} has no snapshot yet")
+    _snapshot(document, target)
+    update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind, "snapshot-id": target}
+    if keep_days is not None:
+        update["max-ref-age-ms"] = round(keep_days * DAY_MS)
+    _commit_ref(remote, table, document, name, update)
+    Console().print(f"{kind} {name} of {table} is at {target}")
+
+
+def _commit_ref(remote: Remote, table: str, document: dict[str, Any], name: str, update: dict[str, Any]) -> None:
+    known = document["refs"].get(name, {}).get("snapshot-id")
+    requirements = [
+        {"type": "assert-table-uuid", "uuid": document["table-uuid"]},
+        # Whoever moves it in between must not be undone unseen.
+        {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": known},
+    ]
+    remote.ask("POST", table_path(table), {"requirements": requirements, "updates": [update]})
 
 
 def _table(*headings: str, title: str | None = None) -> Table:

@@ -11,6 +11,7 @@ from typing import ParamSpec
 import msgspec
 import rich_click as click
 
+from mainstem.app.analyst_cli import analyst
 from mainstem.app.catalog_cli import catalog
 from mainstem.app.config import load_config
 from mainstem.app.token_cli import key, token
@@ -38,6 +39,7 @@ def main() -> None:
     """Every change an application makes, on one durable log, into an open lakehouse."""
 
 
+main.add_command(analyst)
 main.add_command(catalog)
 main.add_command(token)
 main.add_command(key)

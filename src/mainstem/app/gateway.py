@@ -21,9 +21,10 @@ from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.objectstore import engine_settings
-from mainstem.app.query import Queries, open_queries
+from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
+from mainstem.app.sync_history import LakeHistory
 from mainstem.app.tuning import Tuner
 from mainstem.app.version import VERSION
 from mainstem.catalog import Committed, Store
@@ -101,6 +102,8 @@ class Gateway:
             flusher=self,
             clock=clock,
             connections_max=config.server.connections_max,
+            history=LakeHistory(CatalogLake(self.catalog), self._queries.engine),
+            watermark=lambda: self.watermark,
         )
         self.door = CdcDoor(
             intake=Intake(gate, tap),
@@ -146,6 +149,7 @@ class Gateway:
             fallback=self._catalog_client,
             gives_tokens=self.catalog.tokens.is_required,
             is_cross_origin=self.sync.door.is_ours,
+            refuses_itself=self.sync.door.is_ours,
         )
         self.refused = gate.refused
         return limited(gate, self.rates, self._clock)
@@ -168,6 +172,7 @@ class Gateway:
                 http.operations_router(self),
                 catalog_router(self.catalog),
                 self._queries.router,
+                self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
                 compaction_router(self.maintainer),

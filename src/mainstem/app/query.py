@@ -7,6 +7,7 @@ from typing import NamedTuple
 from litestar import Router
 
 from mainstem.catalog import Catalog, TableIdent
+from mainstem.doors.analyst import analyst_router
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
 from mainstem.model import NotFound, TableName
@@ -45,6 +46,7 @@ class Queries(NamedTuple):
 
     engine: QueryEngine
     router: Router
+    analyst: Router
 
 
 def open_queries(
@@ -62,4 +64,5 @@ def open_queries(
     engine = QueryEngine(CatalogLake(catalog), settings, pending=pending)
     planner = Planner(engine.binder, engine.parser)
     dispatcher = Dispatcher(engine, planner, route, big=big)
-    return Queries(engine, query_router(dispatcher, planner, EngineRouter(planner, route), scope=scope))
+    router = query_router(dispatcher, planner, EngineRouter(planner, route), scope=scope)
+    return Queries(engine, router, analyst_router(engine, scope=scope))

@@ -151,6 +151,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
             {
                 "catalog_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
+                "checkpoints_url": f"{url}/v1/pipeline/checkpoints",
                 "jobs_url": f"{url}/v1/pipeline/jobs",
                 "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),

@@ -4,16 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.app.sync_history import LakeHistory
 from mainstem.doors.sync import SyncDoor
 from mainstem.doors.sync_http import Flusher
-from mainstem.feeds.cold import History, NoHistory
+from mainstem.feeds.checkpoints import Checkpoints
 from mainstem.feeds.feeds import Feeds
 from mainstem.feeds.pushes import Pushes
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.seen import SeenDeltas
 from mainstem.feeds.service import SyncService
+from mainstem.feeds.shadows import Shadows
 from mainstem.feeds.tap import Tap
 from mainstem.log import Log
+from mainstem.model import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync.checks import PUSH_BYTES_MAX
 
@@ -37,14 +40,18 @@ def make_sync(
     flusher: Flusher,
     clock: Clock,
     connections_max: int,
-    history: History | None = None,
+    history: LakeHistory,
+    watermark: Callable[[], LogPosition],
 ) -> Sync:
     """Build everything behind `/sync`. `await sync.feeds.start()` before it is served."""
     folder = data / "sync"
-    feeds = Feeds(log, tap, SeenDeltas(folder / "seen.db"), history or NoHistory())
+    feeds = Feeds(log, tap, SeenDeltas(folder / "seen.db"), history)
     schemas = Schemas(folder / "schemas.json")
     gate = Gate(dedup, limits, backlog_bytes)
-    service = SyncService(Pushes(Intake(gate, tap), feeds, schemas, clock), feeds, schemas)
+    checkpoints = Checkpoints(folder / "checkpoints", history, watermark)
+    pushes = Pushes(Intake(gate, tap), feeds, schemas, clock)
+    shadows = Shadows(folder / "ruled.json", feeds)
+    service = SyncService(pushes, feeds, shadows, schemas, checkpoints, clock)
     return Sync(SyncDoor(service, flusher, clock, connections_max=connections_max), feeds)
 
 

@@ -14,6 +14,7 @@ from mainstem.catalog.errors import (
     CommitFailed,
     IllegalArgument,
     NamespaceNotEmpty,
+    NoSuchGenericTable,
     NoSuchNamespace,
     NoSuchPlan,
     NoSuchPlanTask,
@@ -23,6 +24,7 @@ from mainstem.catalog.errors import (
     Unsupported,
 )
 from mainstem.catalog.fence import POSITION_KEY, ROLLBACK_PROPERTY
+from mainstem.catalog.generic import GenericTable
 from mainstem.catalog.names import Namespace, TableIdent
 from mainstem.catalog.sqlite_store import SqliteStore
 from mainstem.catalog.store import Store
@@ -37,6 +39,7 @@ __all__ = [
     "Commit",
     "CommitFailed",
     "Committed",
+    "GenericTable",
     "IllegalArgument",
     "Loaded",
     "LoadedView",
@@ -44,6 +47,7 @@ __all__ = [
     "NamespaceNotEmpty",
     "NewTable",
     "NewView",
+    "NoSuchGenericTable",
     "NoSuchNamespace",
     "NoSuchPlan",
     "NoSuchPlanTask",

@@ -18,6 +18,7 @@ from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
 from mainstem.catalog.files import FileIoOf, Files, RoutedFiles
+from mainstem.catalog.generic import GenericTables
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
@@ -149,6 +150,8 @@ class Catalog:
             new_id=new_id,
         )
 
+        self.generic = GenericTables(store=store, locks=self._locks, new_id=new_id, announce=self._announce)
+
     def close(self) -> None:
         """Release the store."""
         self._store.close()
@@ -181,10 +184,11 @@ class Catalog:
         return NOWHERE if pointer is None else pointer.covered
 
     def tables(self) -> list[TableState]:
-        """Every table with its snapshot and what it covers."""
+        """Every table, of whatever format, with its snapshot and what it covers."""
         return [
             TableState(ident.table_name, pointer.snapshot_id, pointer.covered)
-            for ident, pointer in self._store.entries(None, Kind.TABLE)
+            for kind in (Kind.TABLE, Kind.GENERIC)
+            for ident, pointer in self._store.entries(None, kind)
         ]
 
     def follow(self, watch: Watch, timeout_s: float) -> None:
@@ -192,12 +196,12 @@ class Catalog:
         names = watch.wait(timeout_s)
         try:
             if names is None:
-                names = [ident for ident, _ in self._store.entries(None, Kind.TABLE)]
+                names = [ident for kind in Kind for ident, _ in self._store.entries(None, kind)]
             for ident in names:
                 # Under the lock, so that it cannot be told after a later commit of our own.
                 with self._locks.hold([ident]):
-                    pointer = self._find(ident)
-                    if pointer is not None:
+                    pointer = self._store.entry(ident)
+                    if pointer is not None and pointer.kind is not Kind.VIEW:
                         self._announce(ident, pointer)
         except MainstemError:
             # What the watch told is lost: let it begin anew, and tell everything.
@@ -417,9 +421,7 @@ class Catalog:
         ident = commit.ident
         if requirement_rules.is_create(commit.requirements):
             return self._prepare_create(commit)
-        base = self._find(ident)
-        if base is None:
-            raise NoSuchTable(ident)
+        base = self._existing(ident)
         stored = self._current(base)
         before = stored.document
         requirement_rules.check(commit.requirements, before)
@@ -514,8 +516,16 @@ class Catalog:
     def _existing(self, ident: TableIdent) -> Pointer:
         pointer = self._find(ident)
         if pointer is None:
-            raise NoSuchTable(ident)
+            raise self._no_such_table(ident)
         return pointer
+
+    def _no_such_table(self, ident: TableIdent) -> NoSuchTable:
+        """Says so where there is a table after all, which this protocol cannot show."""
+        other = self._store.entry(ident)
+        if other is None or other.kind is not Kind.GENERIC:
+            return NoSuchTable(ident)
+        known = self.generic.load(ident)
+        return NoSuchTable(ident, f". There is a {known.format} table of that name, at {known.base_location}")
 
     def _current(self, pointer: Pointer) -> Stored:
         try:

@@ -1,7 +1,7 @@
 """What can go wrong in the catalog, as the product's errors with the texts that Iceberg clients match on.
 
     NotFound
-    ├── NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchWarehouse
+    ├── NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchGenericTable, NoSuchWarehouse
     └── NoSuchPlan, NoSuchPlanTask
     Conflict
     ├── AlreadyExists       a name is taken
@@ -29,8 +29,8 @@ class NoSuchNamespace(NotFound):
 class NoSuchTable(NotFound):
     """The table does not exist."""
 
-    def __init__(self, table: object) -> None:
-        super().__init__(f"Table does not exist: {table}")
+    def __init__(self, table: object, why: str = "") -> None:
+        super().__init__(f"Table does not exist: {table}{why}")
 
 
 class NoSuchView(NotFound):
@@ -38,6 +38,13 @@ class NoSuchView(NotFound):
 
     def __init__(self, view: object) -> None:
         super().__init__(f"View does not exist: {view}")
+
+
+class NoSuchGenericTable(NotFound):
+    """There is no table of another format by that name."""
+
+    def __init__(self, table: object) -> None:
+        super().__init__(f"Generic table does not exist: {table}")
 
 
 class NoSuchPlan(NotFound):

@@ -50,6 +50,9 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX marks_time ON marks (time_ms);
     """,
+    """
+    ALTER TABLE tables ADD COLUMN details TEXT NOT NULL DEFAULT '';
+    """,
 )
 
 

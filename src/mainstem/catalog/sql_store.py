@@ -11,10 +11,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mainstem.catalog.errors import AlreadyExists, NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, NoSuchView
+from mainstem.catalog.errors import (
+    AlreadyExists,
+    NamespaceNotEmpty,
+    NoSuchGenericTable,
+    NoSuchNamespace,
+    NoSuchTable,
+    NoSuchView,
+)
 from mainstem.catalog.names import Namespace, TableIdent
 from mainstem.catalog.store import Kind, Mark, Pointer, Swap, Watch
-from mainstem.model import LogPosition
+from mainstem.model import LogPosition, NotFound
 
 SEPARATOR = "\x1f"
 # One above the separator: everything that starts with "ns\x1f" sorts below "ns\x20".
@@ -22,8 +29,8 @@ SEPARATOR_AFTER = "\x20"
 # How long an answer is replayed. Clients are told half of it, so that no retry comes just too late.
 MARK_AGE_MS_MAX = 60 * 60 * 1000
 
-_POINTER = "metadata_location, location, snapshot_id, covered, kind"
-_NAMES = {Kind.TABLE: "Table", Kind.VIEW: "View"}
+_POINTER = "metadata_location, location, snapshot_id, covered, kind, details"
+_NAMES = {Kind.TABLE: "Table", Kind.VIEW: "View", Kind.GENERIC: "Generic table"}
 
 
 class Cursor(Protocol):
@@ -220,24 +227,30 @@ def write_mark(connection: Connection, mark: Mark, on_conflict: str = "") -> Non
 
 def _swap_one(connection: Connection, swap: Swap) -> bool:
     to = swap.pointer
-    values = (to.metadata_location, to.location, to.snapshot_id, to.covered, to.kind.value)
+    values = (to.metadata_location, to.location, to.snapshot_id, to.covered, to.kind.value, to.details)
     if swap.expected is None:
         _properties(connection, swap.ident.namespace)
         done = connection.execute(
-            f"INSERT INTO tables (namespace, name, {_POINTER}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            f"INSERT INTO tables (namespace, name, {_POINTER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (*_key(swap.ident), *values),
         )
     else:
         done = connection.execute(
-            "UPDATE tables SET metadata_location = ?, location = ?, snapshot_id = ?, covered = ?, kind = ?"
+            "UPDATE tables SET metadata_location = ?, location = ?, snapshot_id = ?, covered = ?, kind = ?, details = ?"
             " WHERE namespace = ? AND name = ? AND metadata_location = ?",
             (*values, *_key(swap.ident), swap.expected),
         )
     return done.rowcount == 1
 
 
-def _missing(ident: TableIdent, kind: Kind) -> NoSuchTable | NoSuchView:
-    return NoSuchTable(ident) if kind is Kind.TABLE else NoSuchView(ident)
+def _missing(ident: TableIdent, kind: Kind) -> NotFound:
+    match kind:
+        case Kind.TABLE:
+            return NoSuchTable(ident)
+        case Kind.VIEW:
+            return NoSuchView(ident)
+        case Kind.GENERIC:
+            return NoSuchGenericTable(ident)
 
 
 def _taken(source: TableIdent, destination: TableIdent, kind: Kind, by: Kind) -> AlreadyExists:
@@ -262,7 +275,7 @@ def _entry(connection: Connection, ident: TableIdent) -> Pointer | None:
 
 
 def _pointer(row: Sequence[Any]) -> Pointer:
-    return Pointer(row[0], row[1], row[2], LogPosition(row[3]), Kind(row[4]))
+    return Pointer(row[0], row[1], row[2], LogPosition(row[3]), Kind(row[4]), row[5])
 
 
 def _below(namespace: Namespace) -> tuple[str, str]:

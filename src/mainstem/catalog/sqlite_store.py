@@ -47,6 +47,9 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX marks_time ON marks (time_ms);
     """,
+    """
+    ALTER TABLE tables ADD COLUMN details TEXT NOT NULL DEFAULT '';
+    """,
 )
 
 

@@ -16,10 +16,12 @@ from mainstem.model import LogPosition
 
 
 class Kind(StrEnum):
-    """What a name stands for. Tables and views share their names, so one cannot hide the other."""
+    """What a name stands for. All of them share their names, so one cannot hide the other."""
 
     TABLE = "table"
     VIEW = "view"
+    # A table of another format.
+    GENERIC = "generic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Pointer:
     snapshot_id: int | None
     covered: LogPosition
     kind: Kind = Kind.TABLE
+    # What is known of a table that has no metadata file.
+    details: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,7 @@ class Store(Protocol):
         """Drop an empty namespace."""
 
     def entries(self, namespace: Namespace | None, kind: Kind) -> list[tuple[TableIdent, Pointer]]:
-        """The tables or views of one namespace, or (None) of all, sorted by name."""
+        """The names of one kind in one namespace, or (None) in all, sorted by name."""
 
     def entry(self, ident: TableIdent) -> Pointer | None:
         """Where a table or view stands, None if nothing has this name."""

@@ -181,7 +181,7 @@ def refuse_taken(store: Store, ident: TableIdent, wanted: Kind) -> None:
     pointer = store.entry(ident)
     if pointer is None:
         return
-    name = {Kind.TABLE: "Table", Kind.VIEW: "View"}[pointer.kind]
+    name = {Kind.TABLE: "Table", Kind.VIEW: "View", Kind.GENERIC: "Generic table"}[pointer.kind]
     same = " with same name" if pointer.kind is not wanted else ""
     raise AlreadyExists(f"{name}{same} already exists: {ident}")
 

@@ -1,5 +1,6 @@
 """The Python client."""
 
+from mainstem.client.analyst import Analyst
 from mainstem.client.backoff import Backoff
 from mainstem.client.cdc import CdcClient
 from mainstem.client.changes import delete, insert, read, update
@@ -19,6 +20,7 @@ from mainstem.client.sync import (
 )
 
 __all__ = [
+    "Analyst",
     "AsyncLocalDB",
     "Backoff",
     "CdcClient",

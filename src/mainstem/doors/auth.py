@@ -4,6 +4,7 @@ It stands outside of the router, so that also a path that does not exist is not 
 
     in the header      Authorization: Bearer TOKEN
     in the query       ?access_token=TOKEN (or `token`), for WebSockets only: a browser cannot set their headers
+    in a subprotocol   bearer.TOKEN, for WebSockets: a page's way that leaves nothing in logs of URLs
     in a cookie        of the console's, for requests from the console's own origin only
 """
 
@@ -21,6 +22,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstem.admission import ANYONE, Authenticator, Principal, Unauthenticated
 from mainstem.runtime.clock import Clock
+from mainstem.wire.sync.frames import BEARER_PREFIX
 
 COOKIE = "mainstem_token"
 CLOSE_POLICY = 1008
@@ -48,6 +50,7 @@ class AuthGate:
         gives_tokens: bool = False,
         sign_in: SignIn = lambda path: None,
         is_cross_origin: Callable[[str], bool] = lambda path: False,
+        refuses_itself: Callable[[str], bool] = lambda path: False,
     ) -> None:
         self._app = app
         self._authenticator = authenticator
@@ -57,6 +60,8 @@ class AuthGate:
         self._sign_in = sign_in
         # Paths that pages of other origins may ask: an application in a browser syncs with whatever serves it.
         self._is_cross_origin = is_cross_origin
+        # Paths whose protocol has refusals of its own: the door finds the error where the principal would be.
+        self._refuses_itself = refuses_itself
         # By reason, for the metrics.
         self.refused: Counter[str] = Counter()
 
@@ -70,6 +75,10 @@ class AuthGate:
             principal = self._principal(scope)
         except Unauthenticated as error:
             self.refused[error.reason] += 1
+            if self._refuses_itself(scope["path"]):
+                scope["auth"] = error
+                await self._app(scope, receive, send)
+                return
             if kind == "websocket":
                 await _refuse_websocket(scope, receive, send, error)
             else:
@@ -174,6 +183,10 @@ def _token(scope: Scope) -> str | None:
         for name in ("access_token", "token"):
             if name in query:
                 return query[name][0]
+        offered: Any = scope.get("subprotocols") or []
+        for name in offered:
+            if name.startswith(BEARER_PREFIX):
+                return str(name.removeprefix(BEARER_PREFIX))
     return _cookie(scope)
 
 
@@ -197,4 +210,8 @@ def _is_own_origin(scope: Scope) -> bool:
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
-    return next((value for key, value in scope["headers"] if key == name), b"")
+    # A loop, because this is asked several times of each request.
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return b""

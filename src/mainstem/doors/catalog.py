@@ -35,6 +35,7 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 # Commits to one table wait for each other in their threads; the bound keeps them from taking every thread there is.
 THREADS_MAX = 24
 PREFIX = "/v1/"
+_DELEGATION = DELEGATION.encode()
 # Others have paths below the prefix too: how the catalog's go on.
 _ROOTS = wire.ROOTS | {TOKEN_PATH.partition("/")[0]}
 
@@ -54,7 +55,9 @@ class CatalogDoor:
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        answer = await self._answer(scope, receive)
+        # Where the store answers at once, a thread would take longer than an answer that is at hand.
+        quick = self._at_hand(scope) if scope["method"] == "GET" and self._catalog.is_embedded else None
+        answer = quick or await self._answer(scope, receive)
         # An answer to HEAD has no body of its own, whatever it says of it.
         body = b"" if scope["method"] == "HEAD" else answer.body
         headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
@@ -80,34 +83,52 @@ class CatalogDoor:
             refused = refusal(tokens, headers)
             if refused is not None:
                 return refused
-        line = None
-        # Answers at hand are those for whoever may see and do everything; the others' are decided one by one.
-        if method == "GET" and principal.is_unbounded and principal.has(Role.WRITER):
-            line = Line(scope["raw_path"], scope["query_string"], headers.get(DELEGATION, ""))
-            # Where the store answers at once, a thread would take longer than the answer.
-            if self._catalog.is_embedded and (found := self._at_hand(line, headers)) is not None:
-                return found
         call = wire.route(method, path)
         if call is None:
             return _no_such(path)
         asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
-        return await to_thread.run_sync(self._respond, asked, line, limiter=self._threads)
+        return await to_thread.run_sync(self._respond, asked, _line(scope), limiter=self._threads)
 
-    def _respond(self, asked: Asked, line: Line | None) -> Answer:
+    def _at_hand(self, scope: HTTPScope) -> Answer | None:
+        """The answer to a load that was asked for before, None where it has to be made."""
+        principal = principal_of(scope)
+        # Answers at hand are those for whoever may see and do everything; the others' are decided one by one.
+        if not (principal.is_unbounded and principal.has(Role.WRITER)):
+            return None
+        if self._catalog.tokens.is_required and not principal.is_authenticated:
+            return None
+        try:
+            return self._loads.find(_line(scope), _header(scope, b"if-none-match"))
+        except MainstemError as error:
+            return failure_of(error)
+
+    def _respond(self, asked: Asked, line: Line) -> Answer:
         """In a thread: the answer, made anew where it is not at hand."""
-        if line is None or asked.call.operation is not Operation.LOAD_TABLE:
+        principal = asked.principal
+        is_load = asked.call.operation is Operation.LOAD_TABLE
+        if not is_load or not (principal.is_unbounded and principal.has(Role.WRITER)):
             return respond(self._catalog, asked)
-        if not self._catalog.is_embedded and (found := self._at_hand(line, asked.headers)) is not None:
-            return found
+        if not self._catalog.is_embedded:
+            try:
+                found = self._loads.find(line, asked.headers.get("if-none-match", "").encode("latin-1"))
+            except MainstemError as error:
+                return failure_of(error)
+            if found is not None:
+                return found
         answer = respond(self._catalog, asked)
         self._loads.keep(line, asked, answer)
         return answer
 
-    def _at_hand(self, line: Line, headers: Mapping[str, str]) -> Answer | None:
-        try:
-            return self._loads.find(line, headers.get("if-none-match"))
-        except MainstemError as error:
-            return failure_of(error)
+
+def _line(scope: HTTPScope) -> Line:
+    return Line(scope["raw_path"], scope["query_string"], _header(scope, _DELEGATION))
+
+
+def _header(scope: HTTPScope, name: bytes) -> bytes:
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return b""
 
 
 def catalog_router(catalog: Catalog) -> ASGIRouteHandler:

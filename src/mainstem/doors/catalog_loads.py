@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
     raw_path: bytes
     query: bytes
-    delegation: str
+    delegation: bytes
 
 
 class _Kept(NamedTuple):
@@ -50,7 +50,7 @@ class Loads:
         """How much is at hand."""
         return self._bytes
 
-    def find(self, line: Line, if_none_match: str | None) -> Answer | None:
+    def find(self, line: Line, if_none_match: bytes = b"") -> Answer | None:
         """The answer to a load, None where it has to be made. Blocks as long as the store takes to say what is current.
 
         Raises `NotFound` where the metadata file of the answer went away.
@@ -58,7 +58,7 @@ class Loads:
         kept = self._kept.get(line)
         if kept is None or self._catalog.find_metadata(kept.ident) != kept.metadata_location:
             return None
-        if if_none_match is not None and wire.is_match(if_none_match, kept.etag):
+        if if_none_match and wire.is_match(if_none_match.decode("latin-1"), kept.etag):
             return Answer(304, headers={"ETag": kept.etag})
         # A table whose metadata went away is broken for every other engine: say so now, not after a restart.
         self._catalog.check_present(kept.metadata_location)

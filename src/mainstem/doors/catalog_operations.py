@@ -7,6 +7,7 @@ from mainstem.admission import Role
 from mainstem.catalog import (
     Catalog,
     Commit,
+    GenericTable,
     LoadedView,
     NewTable,
     NewView,
@@ -253,6 +254,41 @@ def _rename_view(catalog: Catalog, asked: Asked) -> Answer:
     return Answer(204)
 
 
+def _list_generic(catalog: Catalog, asked: Asked) -> Answer:
+    return _identifiers(catalog.generic.list(asked.call.namespace), asked)
+
+
+def _create_generic(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.CreateGenericTableRequest)
+    table = GenericTable(body.name, body.format, body.base_location, body.doc, body.properties or {})
+    return _generic(catalog.generic.create(asked.call.namespace, table))
+
+
+def _load_generic(catalog: Catalog, asked: Asked) -> Answer:
+    return _generic(catalog.generic.load(asked.ident))
+
+
+def _update_generic(catalog: Catalog, asked: Asked) -> Answer:
+    body = wire.decode(asked.body, wire.UpdateGenericTableRequest)
+    return _generic(catalog.generic.update(asked.ident, body.properties))
+
+
+def _drop_generic(catalog: Catalog, asked: Asked) -> Answer:
+    catalog.generic.drop(asked.ident)
+    return Answer(204)
+
+
+def _generic(table: GenericTable) -> Answer:
+    told = {
+        "name": table.name,
+        "format": table.format,
+        "base-location": table.base_location,
+        "doc": table.doc,
+        "properties": table.properties,
+    }
+    return ok({"table": told})
+
+
 def _ident(identifier: wire.Identifier) -> TableIdent:
     return TableIdent(tuple(identifier.namespace), identifier.name)
 
@@ -338,4 +374,9 @@ OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
     Operation.COMMIT_VIEW: _commit_view,
     Operation.DROP_VIEW: _drop_view,
     Operation.RENAME_VIEW: _rename_view,
+    Operation.LIST_GENERIC_TABLES: _list_generic,
+    Operation.CREATE_GENERIC_TABLE: _create_generic,
+    Operation.LOAD_GENERIC_TABLE: _load_generic,
+    Operation.UPDATE_GENERIC_TABLE: _update_generic,
+    Operation.DROP_GENERIC_TABLE: _drop_generic,
 }

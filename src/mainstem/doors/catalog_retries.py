@@ -38,6 +38,9 @@ _ECHOES: dict[Operation, Operation | None] = {
     Operation.COMMIT_VIEW: Operation.LOAD_VIEW,
     Operation.DROP_VIEW: None,
     Operation.RENAME_VIEW: None,
+    Operation.CREATE_GENERIC_TABLE: Operation.LOAD_GENERIC_TABLE,
+    Operation.UPDATE_GENERIC_TABLE: Operation.LOAD_GENERIC_TABLE,
+    Operation.DROP_GENERIC_TABLE: None,
 }
 
 

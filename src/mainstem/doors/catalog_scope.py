@@ -34,6 +34,8 @@ _READS = frozenset(
         Operation.LIST_VIEWS,
         Operation.LOAD_VIEW,
         Operation.VIEW_EXISTS,
+        Operation.LIST_GENERIC_TABLES,
+        Operation.LOAD_GENERIC_TABLE,
     }
 )
 _VIEWS = frozenset({Operation.LOAD_VIEW, Operation.VIEW_EXISTS, Operation.COMMIT_VIEW, Operation.DROP_VIEW})
@@ -90,6 +92,11 @@ def _check_body(catalog: Catalog, asked: Asked) -> None:
             _check_ident(asked, ident)
             _check_location(catalog, ident, table.location)
             _check_properties(table.properties or {})
+        case Operation.CREATE_GENERIC_TABLE:
+            generic = wire.decode(asked.body, wire.CreateGenericTableRequest)
+            ident = TableIdent(asked.call.namespace, generic.name)
+            _check_ident(asked, ident)
+            _check_location(catalog, ident, generic.base_location)
         case Operation.CREATE_VIEW:
             view = wire.decode(asked.body, wire.CreateViewRequest)
             ident = TableIdent(asked.call.namespace, view.name)

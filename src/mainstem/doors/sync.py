@@ -14,7 +14,10 @@ from mainstem.doors.sync_ws import SyncSockets
 from mainstem.feeds.service import SyncService
 from mainstem.runtime.clock import Clock
 
-_OURS = re.compile(r"(/v1)?/(sync/[^/]+/(push|pull|checkpoint|ws)|admin/(flush|schema|rules)/[^/]+)").fullmatch
+_OURS = re.compile(
+    r"(/v1)?/(sync/[^/]+/(push|pull|checkpoint|ws)|admin/(flush|schema|rules|checkpoint)/[^/]+)"
+    r"|/v1/pipeline/checkpoints"
+).fullmatch
 
 
 class SyncDoor:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mainstem.admission import ANYONE, Role, Unauthenticated
 from mainstem.model.errors import Denied
 from mainstem.wire.sync import SyncPush
-
-ADMIN = "admin"
 
 
 class Caller(NamedTuple):
@@ -44,11 +43,13 @@ class Caller(NamedTuple):
 
 
 def caller_of(scope: Any) -> Caller:
-    """The caller of a request, from what the gate left in its scope; without a gate it is anyone."""
-    principal = scope.get("auth")
-    if principal is None or not getattr(principal, "is_authenticated", True):
+    """The caller of a request, from what the gate left in its scope. Raises Unauthenticated."""
+    principal = scope.get("auth") or ANYONE
+    if isinstance(principal, Unauthenticated):
+        raise principal
+    if not principal.is_authenticated:
         return Caller(None, None, True, {})
-    admin = str(principal.role) == ADMIN
+    admin = principal.has(Role.ADMIN)
     # A token for some namespaces is none for the gateways of the others: without a `gw` it has to be for everything.
     everywhere = admin and principal.gw is None and principal.is_unbounded
     return Caller(principal.sub, principal.gw, admin, principal.claims, everywhere)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mainstem.admission import TooLarge
+from mainstem.admission import TooLarge, Unauthenticated
 from mainstem.model.errors import Conflict, Denied, Invalid, MainstemError, NotFound, Overloaded
 from mainstem.wire.sync import BadDelta, ClockDrift
 from mainstem.wire.sync.frames import CLOSE_REASON_BYTES_MAX, Close
@@ -12,10 +12,6 @@ from mainstem.wire.sync.frames import CLOSE_REASON_BYTES_MAX, Close
 JSON = "application/json"
 
 _STATUSES = {"clock_drift": 409, "cursor_expired": 410, "too_large": 413, "schema_mismatch": 422}
-
-
-class Unauthenticated(Denied):
-    """Nobody that we know: another token may help, other rights won't."""
 
 
 class _Refusal(msgspec.Struct, rename="camel", omit_defaults=True):

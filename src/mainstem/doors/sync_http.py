@@ -9,6 +9,7 @@ import msgspec
 
 from mainstem.doors.sync_access import Caller, caller_of
 from mainstem.doors.sync_answers import JSON, Answer, refusal
+from mainstem.doors.sync_stream import Send, Streamed, encoding_of, etag, stream
 from mainstem.feeds.schemas import TableSchema
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Invalid, MainstemError, NotFound
@@ -25,9 +26,10 @@ from mainstem.wire.sync.checks import PUSH_BYTES_MAX
 from mainstem.wire.sync.messages import CONTENT_TYPE_PROTOBUF
 
 Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
 
 FLUSH_S_MAX = 60.0
+# Where the pipeline asks what to make.
+ORDERS_PATH = "/v1/pipeline/checkpoints"
 CORS = (
     ("Access-Control-Allow-Origin", "*"),
     ("Access-Control-Allow-Headers", "Authorization, Content-Type"),
@@ -71,17 +73,23 @@ class SyncHttp:
             await _send(send, Answer(204))
             return
         try:
-            asked = asked_of(scope)
-            answer = await self._answer(asked, receive)
+            if scope["path"] == ORDERS_PATH:
+                caller_of(scope).check_admin()
+                answer: Answer | Streamed = Answer(200, msgspec.json.encode(await self._service.checkpoints.orders()))
+            else:
+                answer = await self._answer(asked_of(scope), receive)
         except MainstemError as error:
             answer = refusal(error)
         # The request's edge: the client is told that it was our fault, and tries again.
         except Exception:
             _logger.exception("a sync request failed", extra={"path": scope["path"]})
             answer = refusal(MainstemError("the server failed on this request"))
-        await _send(send, answer)
+        if isinstance(answer, Streamed):
+            await stream(send, answer, CORS)
+        else:
+            await _send(send, answer)
 
-    async def _answer(self, asked: Asked, receive: Receive) -> Answer:
+    async def _answer(self, asked: Asked, receive: Receive) -> Answer | Streamed:
         match (asked.area, asked.method, asked.action):
             case ("sync", "POST", "push"):
                 asked.caller.check_gateway(asked.gateway)
@@ -91,9 +99,10 @@ class SyncHttp:
                 return await self._pull(asked)
             case ("sync", "GET", "checkpoint"):
                 asked.caller.check_gateway(asked.gateway)
-                raise NotFound("there is no checkpoint yet: pull from 0")
+                return await self._checkpoint(asked)
             case ("admin", _, _):
                 asked.caller.check_admin()
+                asked.caller.check_gateway(asked.gateway)
                 return await self._admin(asked, receive)
         raise NotFound(f"no such route. got={asked.method} {asked.action}")
 
@@ -112,16 +121,37 @@ class SyncHttp:
         reply = await self._service.pull(asked.gateway, viewer_of(asked), since, int(limit[:9]))
         return _response(asked, reply.encoded, reply.cursor, has_more=reply.has_more, since=since)
 
+    async def _checkpoint(self, asked: Asked) -> Answer | Streamed:
+        viewer = viewer_of(asked)
+        found = await self._service.checkpoint(asked.gateway, viewer)
+        if found is None:
+            return Answer(404, b'{"error":"there is no checkpoint yet: pull from 0","reason":"no_checkpoint"}')
+        checkpoint, pieces = found
+        tag = etag(checkpoint.position, self._service.view_key(asked.gateway, viewer))
+        if asked.headers.get("if-none-match") == tag:
+            return Answer(304, headers=(("ETag", tag),))
+        encoding = encoding_of(asked.headers.get("accept-encoding", ""))
+        return Streamed(pieces, encoding, as_json=JSON in asked.headers.get("accept", ""), tag=tag)
+
     async def _admin(self, asked: Asked, receive: Receive) -> Answer:
         match (asked.method, asked.action):
             case ("POST", "flush"):
                 flushed = await self._flusher.flush(FLUSH_S_MAX)
                 return Answer(200 if flushed.complete else 504, msgspec.json.encode(flushed))
+            case ("POST", "checkpoint"):
+                flushed = await self._flusher.flush(FLUSH_S_MAX)
+                made = await self._service.checkpoints.reach(asked.gateway, flushed.position, FLUSH_S_MAX)
+                return Answer(200, msgspec.json.encode({"position": str(made.position), "rows": made.rows}))
             case ("POST", "schema"):
                 self._service.schemas.register(asked.gateway, _decoded(await _body(receive), TableSchema))
                 return Answer(204)
             case ("GET", "schema"):
                 return Answer(200, msgspec.json.encode(list(self._service.schemas.of(asked.gateway).values())))
+            case ("GET", "rules"):
+                return Answer(200, msgspec.json.encode(await self._service.rules(asked.gateway)))
+            case ("POST", "rules"):
+                position = await self._service.set_rules(asked.gateway, _decoded(await _body(receive), Any))
+                return Answer(200, msgspec.json.encode({"position": str(position)}))
         raise NotFound(f"no such route. got={asked.method} {asked.action}")
 
 
@@ -187,7 +217,7 @@ async def _send(send: Send, answer: Answer) -> None:
     headers = [(name.lower().encode(), value.encode()) for name, value in (*CORS, *answer.headers)]
     if answer.body:
         headers.append((b"content-type", answer.media_type.encode()))
-    if answer.status != 204:
+    if answer.status not in (204, 304):
         headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body, "more_body": False})

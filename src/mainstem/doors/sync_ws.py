@@ -12,10 +12,11 @@ from typing import Any
 
 from mainstem.doors.sync_access import Caller
 from mainstem.doors.sync_answers import close_of
-from mainstem.doors.sync_http import Receive, Send, asked_of, viewer_of
+from mainstem.doors.sync_http import Receive, asked_of, viewer_of
+from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Denied, MainstemError, Overloaded
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import Close, SyncPush, decode_request, join_response
 from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
@@ -120,29 +121,38 @@ class _Rounds:
     def _run(self) -> None:
         self._due = None
         began_s = self._clock.monotonic_s()
-        frames: dict[object, tuple[bytes, LogPosition | None] | None] = {}
+        frames: dict[object, tuple[bytes | None, LogPosition | None]] = {}
         for connection in self.connections:
-            told = connection.told
-            if told is None or told >= self._service.newest:
+            told, covered = connection.told, connection.covered
+            if told is None or covered >= self._service.newest:
                 continue
             if connection.is_full:
                 connection.broadcast(*self._gap())
                 continue
-            key = (told, self._service.view_key(self._gateway, connection.viewer))
+            key = (told, covered, self._service.view_key(self._gateway, connection.viewer))
             if key not in frames:
-                frames[key] = self._frame(told, connection.viewer)
-            frame = frames[key]
+                frames[key] = self._frame(told, covered, connection.viewer)
+            frame, cursor = frames[key]
             if frame is not None:
-                connection.broadcast(*frame)
+                connection.broadcast(frame, cursor)
+            elif cursor is not None:
+                connection.covered = cursor
         now_s = self._clock.monotonic_s()
         self._not_before_s = now_s + (now_s - began_s)
 
-    def _frame(self, told: LogPosition, viewer: Viewer) -> tuple[bytes, LogPosition | None] | None:
-        reply = self._service.arrived(self._gateway, viewer, told, BROADCAST_DELTAS_MAX)
+    def _frame(
+        self, told: LogPosition, covered: LogPosition, viewer: Viewer
+    ) -> tuple[bytes | None, LogPosition | None]:
+        """The next broadcast and the cursor after it; no bytes where nothing that arrived is for this viewer."""
+        try:
+            reply = self._service.arrived(self._gateway, viewer, covered, BROADCAST_DELTAS_MAX)
+        except MainstemError:
+            # Whatever it is: the pull that the gap brings about is told.
+            return self._gap()
         if reply is None or reply.has_more:
             return self._gap()
         if not reply.encoded:
-            return None
+            return None, reply.cursor
         return BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told), reply.cursor
 
     def _gap(self) -> tuple[bytes, None]:
@@ -176,6 +186,8 @@ class _Connection:
         self.viewer = viewer
         # The cursor that the chain has come to; None while there is no chain.
         self.told: LogPosition | None = None
+        # How far arrivals were looked at: what was not for this client moves this, and not the chain.
+        self.covered = NOWHERE
 
     @property
     def is_full(self) -> bool:
@@ -185,6 +197,7 @@ class _Connection:
     def broadcast(self, frame: bytes, cursor: LogPosition | None) -> None:
         """Send a frame that continues the chain; without a cursor it ends it."""
         self.told = cursor
+        self.covered = cursor or self.covered
         self._put(frame)
 
     def end(self, code: int, reason: str) -> None:
@@ -241,7 +254,7 @@ class _Connection:
         reply = await self._service.pull(self._gateway, self.viewer, message.since_hlc, message.max_deltas)
         self._put(join_response(reply.encoded, reply.cursor, reply.has_more, message.since_hlc))
         if not reply.has_more:
-            self.told = reply.cursor
+            self.told = self.covered = reply.cursor
             if self._service.newest > reply.cursor:
                 self._on_behind()
 

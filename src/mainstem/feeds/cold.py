@@ -20,7 +20,7 @@ from mainstem.feeds.seen import Identified
 from mainstem.log import Log, SegmentInfo
 from mainstem.log.expand import Expander
 from mainstem.log.frames import Frame
-from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.errors import Conflict
 from mainstem.model.position import LogPosition
 
 _READ = ("position", "hlc", "table", "op", "key", "columns", "source", "id")
@@ -45,25 +45,6 @@ class History(Protocol):
     def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
         """Every change up to a position that has an id, of every namespace, in any order."""
         ...
-
-
-class NoHistory:
-    """Where there are no tables: whatever the log dropped is gone."""
-
-    async def page(
-        self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int
-    ) -> Sequence[StoredChange]:
-        """Refuse: there is nothing to read."""
-        del namespace, limit
-        raise Invalid(f"the cursor is too old. expected=at least {through} got={after}", reason="cursor_expired")
-
-
-    async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
-        """Nothing."""
-        del through
-        nothing: tuple[list[Identified], ...] = ()
-        for found in nothing:
-            yield found
 
 
 class ColdFeed:

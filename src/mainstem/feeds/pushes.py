@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 from mainstem.admission import Intake
 from mainstem.feeds.feeds import Feeds
+from mainstem.feeds.rules import RULES_TABLE
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.tap import DeltaBatch
 from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import SyncPush, check_push, encode_push, tables_of
+from mainstem.wire.sync import BadDelta, SyncPush, check_push, encode_push, tables_of
 
 # Larger pushes are checked in a thread: others wait for the loop.
 _CHECKED_HERE_MAX = 200
@@ -41,6 +42,10 @@ class Pushes:
             self._check(gateway, push)
         if not push.deltas:
             return self._feeds.newest
+        return await self.write(gateway, push)
+
+    async def write(self, gateway: str, push: SyncPush) -> LogPosition:
+        """The same for what the server itself writes, unchecked."""
         task = asyncio.create_task(self._store(gateway, push))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -53,6 +58,11 @@ class Pushes:
 
     def _check(self, gateway: str, push: SyncPush) -> None:
         check_push(push, gateway, self._clock.now_ms())
+        for delta in push.deltas:
+            if delta.table == RULES_TABLE:
+                raise BadDelta(
+                    f"a table is the server's own. got={delta.table}", reason="invalid_name", delta_id=delta.delta_id
+                )
         self._schemas.check(gateway, push.deltas)
 
     async def _store(self, gateway: str, push: SyncPush) -> LogPosition:

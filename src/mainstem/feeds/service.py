@@ -1,13 +1,24 @@
-"""What the sync door asks: push, pull, hear of arrivals. Everything it answers is encoded already."""
+"""What the sync door asks: push, pull, hear of arrivals, checkpoints, rules. What it answers is encoded already."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
+from mainstem.feeds.checkpoints import Checkpoint, CheckpointRow, Checkpoints, pieces_of
 from mainstem.feeds.feeds import PULL_DEFAULT, PULL_MAX, Feeds, Page
 from mainstem.feeds.pushes import Pushes
+from mainstem.feeds.rules import RULES_COLUMN, RULES_ROW, RULES_TABLE, Rules, read_rules
 from mainstem.feeds.schemas import Schemas
+from mainstem.feeds.shadow import Shadow
+from mainstem.feeds.shadows import Shadows
+from mainstem.feeds.views import page_for, sees_now, visible_entries
+from mainstem.model.hlc import HlcClock
 from mainstem.model.position import LogPosition
-from mainstem.wire.sync import SyncPush
+from mainstem.runtime.clock import Clock
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value
+
+SERVER = "mainstem"
 
 
 class Viewer(NamedTuple):
@@ -30,10 +41,22 @@ class Reply(NamedTuple):
 class SyncService:
     """The feeds and the way in, as one door sees them."""
 
-    def __init__(self, pushes: Pushes, feeds: Feeds, schemas: Schemas) -> None:
+    def __init__(
+        self,
+        pushes: Pushes,
+        feeds: Feeds,
+        shadows: Shadows,
+        schemas: Schemas,
+        checkpoints: Checkpoints,
+        clock: Clock,
+    ) -> None:
         self._pushes = pushes
         self._feeds = feeds
+        self._shadows = shadows
+        self._clock = clock
+        self._hlc = HlcClock()
         self.schemas = schemas
+        self.checkpoints = checkpoints
 
     async def push(self, gateway: str, push: SyncPush) -> LogPosition:
         """Make a push durable; the arrival of its last delta."""
@@ -41,20 +64,83 @@ class SyncService:
 
     async def pull(self, gateway: str, viewer: Viewer, since: int, limit: int = 0) -> Reply:
         """What arrived after a cursor, as far as the viewer may see it."""
-        del viewer
         page = await self._feeds.pull(gateway, since, min(limit or PULL_DEFAULT, PULL_MAX))
-        return _reply(page)
+        if not self._shadows.is_ruled(gateway):
+            return Reply(visible_entries(page.entries), page.cursor, page.has_more)
+        shadow = await self._shadows.ready(gateway)
+        return _seen(shadow, page, LogPosition(since), viewer)
 
     def arrived(self, gateway: str, viewer: Viewer, since: LogPosition, limit: int) -> Reply | None:
         """The same at once, from memory; None where the viewer is too far behind for that."""
-        del viewer
         page = self._feeds.pull_hot(gateway, since, limit)
-        return None if page is None else _reply(page)
+        if page is None:
+            return None
+        if not self._shadows.is_ruled(gateway):
+            return Reply(visible_entries(page.entries), page.cursor, page.has_more)
+        shadow = self._shadows.current(gateway)
+        return None if shadow is None else _seen(shadow, page, since, viewer)
 
     def view_key(self, gateway: str, viewer: Viewer) -> object:
-        """Viewers with equal keys see the same."""
-        del gateway, viewer
-        return None
+        """Viewers with equal keys are sent the same."""
+        if not self._shadows.is_ruled(gateway):
+            return None
+        shadow = self._shadows.current(gateway)
+        view = None if shadow is None else shadow.view_at(shadow.position, viewer.claims)
+        return viewer.client, viewer.evicts, view
+
+    async def checkpoint(self, gateway: str, viewer: Viewer) -> "tuple[Checkpoint, Iterator[bytes]] | None":
+        """The newest checkpoint as the viewer may see it; a newer one is ordered where that pays.
+
+        The pieces are made as they are asked for, which blocks: to be done in a thread.
+        """
+        self.checkpoints.consider(gateway, self._feeds.newest)
+        found = self.checkpoints.newest(gateway)
+        if found is None:
+            return None
+        if not self._shadows.is_ruled(gateway):
+            return found, pieces_of(found, lambda row: row.table != RULES_TABLE)
+        shadow = await self._shadows.ready(gateway)
+        view = shadow.view_at(shadow.position, viewer.claims)
+
+        def keep(each: CheckpointRow) -> bool:
+            # As it was then and as it is now: the pull that follows brings what came into view in between.
+            values = {
+                name: parse_value(each.row.cells[name].value) for name in shadow.columns if name in each.row.cells
+            }
+            visible = each.row.visible and view.sees(each.table, values)
+            return each.table != RULES_TABLE and visible and sees_now(shadow, view, each.table, each.row_id)
+
+        return found, pieces_of(found, keep)
+
+    async def rules(self, gateway: str) -> Rules | None:
+        """The rules that hold now; None where there are none."""
+        if not self._shadows.is_ruled(gateway):
+            return None
+        shadow = await self._shadows.ready(gateway)
+        return shadow.rules_at(shadow.position)
+
+    async def set_rules(self, gateway: str, document: Any) -> LogPosition:
+        """Make rules hold from here on, or none with a document of None. Raises Invalid where they are not right."""
+        columns: tuple[ColumnDelta, ...] = ()
+        if document is not None:
+            rules = msgspec.json.encode(read_rules(document))
+            columns = (ColumnDelta(RULES_COLUMN, rules),)
+        self._shadows.mark(gateway)
+        hlc = self._hlc.tick(self._clock.now_ms())
+        name = delta_id(table=RULES_TABLE, row_id=RULES_ROW, columns=columns, hlc=hlc, client_id=SERVER)
+        delta = RowDelta(
+            op=Op.UPDATE if columns else Op.DELETE,
+            table=RULES_TABLE,
+            row_id=RULES_ROW,
+            columns=columns,
+            hlc=hlc,
+            client_id=SERVER,
+            delta_id=name,
+        )
+        position = await self._pushes.write(gateway, SyncPush(client_id=SERVER, deltas=[delta]))
+        # Made now rather than with the next pull, so that broadcasts go on.
+        await self._shadows.ready(gateway)
+        return position
 
     def listen(self, gateway: str, listener: Callable[[], None]) -> Callable[[], None]:
         """Hear of arrivals; the answer ends that."""
@@ -71,5 +157,8 @@ class SyncService:
         await self._feeds.close()
 
 
-def _reply(page: Page) -> Reply:
-    return Reply([entry.encoded for entry in page.entries], page.cursor, page.has_more)
+def _seen(shadow: Shadow, page: Page, since: LogPosition, viewer: Viewer) -> Reply:
+    encoded = page_for(
+        shadow, page.entries, since, client=viewer.client, claims=viewer.claims, evicts=viewer.evicts
+    )
+    return Reply(encoded, page.cursor, page.has_more)

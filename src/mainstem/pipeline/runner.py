@@ -21,6 +21,7 @@ from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.jobs import JobRunner, Link
@@ -119,6 +120,7 @@ def _run(
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
+        checkpoints = _start_checkpoints(settings, lake)
         jobs = _start_jobs(settings, lake, turns, clock)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
@@ -129,6 +131,8 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
+            if checkpoints is not None:
+                checkpoints.stop()
             if jobs is not None:
                 jobs.stop()
             stream.stop(before=carrier.stop)
@@ -144,6 +148,14 @@ def _driver_pass(
     if catalog is None or not settings.driver_rows_max:
         return None
     return DriverPass(sql, catalog, QuickCommits(catalog, clock), side_jobs, settings.driver_rows_max)
+
+
+def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> CheckpointLoop | None:
+    if settings.checkpoints_url is None:
+        return None
+    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop.start()
+    return loop
 
 
 def _start_jobs(

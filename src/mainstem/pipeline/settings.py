@@ -24,6 +24,8 @@ class PipelineSettings:
     jars: tuple[str, ...]
     # Where the process says how it is. None: nowhere.
     report_url: str | None = None
+    # Where to ask for the checkpoints that first syncs need; None: none are made.
+    checkpoints_url: str | None = None
     # Where jobs of maintenance are asked for. None: there are none.
     jobs_url: str | None = None
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)

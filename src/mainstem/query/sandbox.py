@@ -59,13 +59,14 @@ class Session:
         for name in settings.extensions:
             self.connection.execute(f"LOAD {literal(str(extension_file(name)))}")
         for statement in (
+            # Before the first secret: it cannot be set later.
+            "SET allow_persistent_secrets = false",
             *settings.prepare,
             f"SET threads = {settings.threads}",
             f"SET memory_limit = '{settings.memory_bytes_max} bytes'",
             "SET temp_directory = ''",
             "SET max_temp_directory_size = '0 bytes'",
             "SET max_expression_depth = 250",
-            "SET allow_persistent_secrets = false",
             "SET TimeZone = 'UTC'",
             f"ATTACH ':memory:' AS {WAREHOUSE}",
             f"CREATE SCHEMA {WAREHOUSE}.{quote(DEFAULT_NAMESPACE)}",

@@ -128,6 +128,22 @@ class SignRequest(msgspec.Struct, frozen=True, rename="kebab"):
     provider: str | None = None
 
 
+class CreateGenericTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Enter a table of another format."""
+
+    name: str
+    format: str
+    base_location: str
+    doc: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class UpdateGenericTableRequest(msgspec.Struct, frozen=True, rename="kebab"):
+    """Set properties of a table of another format."""
+
+    properties: dict[str, str]
+
+
 class Named(msgspec.Struct, frozen=True):
     """As much of a request that makes something as says what it is called."""
 

@@ -49,6 +49,11 @@ class Operation(StrEnum):
     COMMIT_VIEW = "commit-view"
     DROP_VIEW = "drop-view"
     RENAME_VIEW = "rename-view"
+    LIST_GENERIC_TABLES = "list-generic-tables"
+    CREATE_GENERIC_TABLE = "create-generic-table"
+    LOAD_GENERIC_TABLE = "load-generic-table"
+    UPDATE_GENERIC_TABLE = "update-generic-table"
+    DROP_GENERIC_TABLE = "drop-generic-table"
 
 
 class Call(NamedTuple):
@@ -94,6 +99,12 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/views/{view}", Operation.COMMIT_VIEW),
     ("DELETE", "namespaces/{namespace}/views/{view}", Operation.DROP_VIEW),
     ("POST", "views/rename", Operation.RENAME_VIEW),
+    # Not of the specification: tables of other formats, in the form that Apache Polaris gave them.
+    ("GET", "namespaces/{namespace}/generic-tables", Operation.LIST_GENERIC_TABLES),
+    ("POST", "namespaces/{namespace}/generic-tables", Operation.CREATE_GENERIC_TABLE),
+    ("GET", "namespaces/{namespace}/generic-tables/{table}", Operation.LOAD_GENERIC_TABLE),
+    ("POST", "namespaces/{namespace}/generic-tables/{table}", Operation.UPDATE_GENERIC_TABLE),
+    ("DELETE", "namespaces/{namespace}/generic-tables/{table}", Operation.DROP_GENERIC_TABLE),
 )
 
 # What DoLake calls two of them. They are served and not listed: Iceberg's clients would not know them.

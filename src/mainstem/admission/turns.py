@@ -1,0 +1,105 @@
+"""Turns: batches go to the log source by source, so that nobody waits behind another's queue.
+
+As long as little is on its way to the disk, a batch goes straight on. Beyond that each source has a queue of its own,
+and they are served one batch at a time, in turn. The order of a source's batches stays as it is.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+from mainstem.model.batch import Admitted
+from mainstem.model.errors import Overloaded
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSettings:
+    """How much may be on its way to the disk before sources take turns, and how much may wait for its turn."""
+
+    on_the_way_bytes_max: int = 2 * 1024 * 1024
+    waiting_bytes_max: int = 64 * 1024 * 1024
+    retry_s: float = 0.5
+
+
+class _Waiting(Generic[T]):
+    __slots__ = ("admitted", "outcome")
+
+    def __init__(self, admitted: Admitted, outcome: "asyncio.Future[T]") -> None:
+        self.admitted = admitted
+        self.outcome = outcome
+
+
+class Turns(Generic[T]):
+    """In front of one log. Belongs to the event loop."""
+
+    def __init__(self, append: Callable[[Admitted], Awaitable[T]], settings: TurnSettings | None = None) -> None:
+        self._append = append
+        self._settings = settings or TurnSettings()
+        self._on_the_way_bytes = 0
+        self._waiting_bytes = 0
+        # By source, the next one to be served first.
+        self._queues: OrderedDict[str, deque[_Waiting[T]]] = OrderedDict()
+
+    def enter(self, admitted: Admitted) -> "asyncio.Future[T]":
+        """Take a batch; the future has the log's outcome. Raises Overloaded where too much waits already."""
+        if not self._queues and self._on_the_way_bytes < self._settings.on_the_way_bytes_max:
+            return self._pass_on(admitted)
+        source = admitted.batch.source
+        self._check_room(source, len(admitted.batch.payload))
+        waiting = _Waiting[T](admitted, asyncio.get_running_loop().create_future())
+        self._queues.setdefault(source, deque()).append(waiting)
+        self._waiting_bytes += len(admitted.batch.payload)
+        return waiting.outcome
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for its turn."""
+        return self._waiting_bytes
+
+    def _check_room(self, source: str, size: int) -> None:
+        """Who has nothing waiting yet is let in as long as there is any sense in it: the others fill the room."""
+        limit = self._settings.waiting_bytes_max * (1 if source in self._queues else 2)
+        if self._waiting_bytes + size > limit:
+            raise Overloaded(
+                f"too much waits for the disk. expected=at most {limit} bytes got={self._waiting_bytes + size}",
+                retry_after_s=self._settings.retry_s,
+            )
+
+    def _pass_on(self, admitted: Admitted) -> "asyncio.Future[T]":
+        outcome = asyncio.ensure_future(self._append(admitted))
+        size = len(admitted.batch.payload)
+        self._on_the_way_bytes += size
+        outcome.add_done_callback(partial(self._left, size))
+        return outcome
+
+    def _left(self, size: int, _: "asyncio.Future[T]") -> None:
+        self._on_the_way_bytes -= size
+        while self._queues and self._on_the_way_bytes < self._settings.on_the_way_bytes_max:
+            source, queue = self._queues.popitem(last=False)
+            waiting = queue.popleft()
+            if queue:
+                self._queues[source] = queue
+            self._waiting_bytes -= len(waiting.admitted.batch.payload)
+            try:
+                outcome = self._pass_on(waiting.admitted)
+            except Exception as error:
+                # What the log refuses at once is told like what it refuses later.
+                waiting.outcome.set_exception(error)
+            else:
+                outcome.add_done_callback(partial(_hand_on, waiting.outcome))
+
+
+def _hand_on(outcome: "asyncio.Future[T]", inner: "asyncio.Future[T]") -> None:
+    if outcome.done():
+        return
+    if inner.cancelled():
+        outcome.cancel()
+    elif (error := inner.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(inner.result())

@@ -1,0 +1,86 @@
+"""The history tables as the feeds ask for them, read by the gateway's own query engine."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from mainstem.feeds.entries import StoredChange
+from mainstem.feeds.seen import Identified
+from mainstem.model import Invalid, LogPosition, TableName
+from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
+from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
+from mainstem.query.ports import Lake
+from mainstem.query.statement import quote
+
+_IDS_PAGE = 200_000
+
+
+class LakeHistory:
+    """History tables, by namespace."""
+
+    def __init__(self, lake: Lake, engine: QueryEngine) -> None:
+        self._lake = lake
+        self._engine = engine
+
+    async def page(
+        self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int
+    ) -> Sequence[StoredChange]:
+        """The first `limit` changes at positions after < p <= through, in order."""
+        logical = await self._logical(namespace)
+        if not logical:
+            return ()
+        parts = [
+            f"SELECT _position, _hlc, {_literal(name.table)}, _op, _key, _columns, _source, _id FROM {_quoted(name)} "
+            f"WHERE _position > {int(after)} AND _position <= {int(through)}"
+            for name in logical
+        ]
+        rows = await self._rows(" UNION ALL ".join(parts) + f" ORDER BY 1 LIMIT {int(limit)}", limit)
+        return [StoredChange(*row) for row in rows]
+
+    async def names(self, namespace: str) -> Sequence[str]:
+        """The logical tables of a namespace. Raises Invalid where one keeps no history."""
+        return [name.table for name in await self._logical(namespace)]
+
+    async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
+        """Every change up to a position that has an id, of every namespace."""
+        for table in await self._lake.tables():
+            if not table.table.endswith(HISTORY_SUFFIX):
+                continue
+            name = TableName(table.namespace, table.table.removesuffix(HISTORY_SUFFIX))
+            after = 0
+            while True:
+                rows = await self._rows(
+                    f"SELECT _source, _id, _hlc, _position FROM {_quoted(name)} WHERE _id IS NOT NULL "
+                    f"AND _position > {after} AND _position <= {int(through)} ORDER BY 4 LIMIT {_IDS_PAGE}",
+                    _IDS_PAGE,
+                )
+                yield [Identified(name.namespace, row[0], row[1], row[2]) for row in rows]
+                if len(rows) < _IDS_PAGE:
+                    break
+                after = rows[-1][3]
+
+    async def _logical(self, namespace: str) -> list[TableName]:
+        """The tables of a namespace, each with a history. Raises Invalid where one has none."""
+        names = {name.table for name in await self._lake.tables() if name.namespace == namespace}
+        own = sorted(name for name in names if not name.endswith((HISTORY_SUFFIX, DEAD_LETTERS_SUFFIX)))
+        logical = [TableName(namespace, name) for name in own]
+        if bare := [name for name in logical if name.history.table not in names]:
+            raise Invalid(
+                f"the cursor is too old: a table keeps no history. got={bare[0]}", reason="cursor_expired"
+            )
+        return logical
+
+    async def _rows(self, sql: str, limit: int) -> list[tuple[Any, ...]]:
+        request = QueryRequest(sql=sql, limit=limit, timeout_ms=TIMEOUT_MS_MAX)
+        rows: list[tuple[Any, ...]] = []
+        async with self._engine.open(request) as running:
+            async for batch in running.batches():
+                rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return rows
+
+
+def _quoted(name: TableName) -> str:
+    return f"{quote(name.namespace)}.{quote(name.history.table)}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

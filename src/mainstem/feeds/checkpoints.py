@@ -1,0 +1,194 @@
+"""Checkpoints for first syncs: which there are, which are wanted, and what a client is sent of one.
+
+The pipeline makes them from tables; here they are ordered, found on disk and encoded. Nothing of a checkpoint is kept
+in memory but the piece that is being sent.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mainstem.model.errors import Overloaded
+from mainstem.model.hlc import Hlc
+from mainstem.model.merge import Cell, Row, Stamp
+from mainstem.model.position import LogPosition
+from mainstem.wire.checkpoints import DOCUMENT, CheckpointMade, CheckpointOrder
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, join_response
+
+PIECE_ROWS = 1_000
+KEPT = 2
+# A checkpoint is worth making once so much arrived since the last one.
+ARRIVALS_MIN = 10_000
+_POLL_S = 0.1
+
+
+class Tables(Protocol):
+    """What the lake has of a namespace."""
+
+    async def names(self, namespace: str) -> Sequence[str]:
+        """Its logical tables, all with history."""
+        ...
+
+
+class Checkpoint(NamedTuple):
+    """One that is whole."""
+
+    folder: Path
+    position: LogPosition
+    rows: int
+
+
+class CheckpointRow(NamedTuple):
+    """A row as a checkpoint has it; the values are JSON text."""
+
+    table: str
+    row_id: str
+    row: Row
+
+
+RowFilter = Callable[[CheckpointRow], bool]
+
+
+class Checkpoints:
+    """The checkpoints of every gateway, in one folder. `watermark` tells how far the tables are."""
+
+    def __init__(self, folder: Path, tables: Tables, watermark: Callable[[], LogPosition]) -> None:
+        self._folder = folder
+        self._tables = tables
+        self._watermark = watermark
+        self._orders: dict[str, CheckpointOrder] = {}
+        self._wanted: set[str] = set()
+        self._newest: dict[str, Checkpoint | None] = {}
+
+    def newest(self, gateway: str) -> Checkpoint | None:
+        """The newest one that is whole."""
+        if gateway not in self._newest:
+            found = self._found(gateway)
+            self._newest[gateway] = found[-1] if found else None
+        return self._newest[gateway]
+
+    def consider(self, gateway: str, arrived: LogPosition) -> None:
+        """Order one where so much arrived that it pays."""
+        newest = self.newest(gateway)
+        if arrived - (newest.position if newest else 0) >= ARRIVALS_MIN:
+            self.want(gateway)
+
+    def want(self, gateway: str) -> None:
+        """Order one as of what the tables cover now."""
+        if gateway not in self._orders:
+            self._wanted.add(gateway)
+
+    async def orders(self) -> list[CheckpointOrder]:
+        """What the pipeline should make. An order stands until it is made, also if the pipeline is another one then."""
+        self._settle()
+        for gateway in sorted(self._wanted):
+            tables = await self._tables.names(gateway)
+            newest = self.newest(gateway)
+            position = self._watermark()
+            if not tables or (newest is not None and newest.position >= position):
+                self._wanted.discard(gateway)
+                continue
+            self._wanted.discard(gateway)
+            self._orders[gateway] = CheckpointOrder(
+                namespace=gateway,
+                tables=tuple(tables),
+                position=position,
+                folder=str(self._folder / gateway / f"{position:020d}"),
+                before_folder=str(newest.folder) if newest else None,
+                before_position=newest.position if newest else 0,
+            )
+        return list(self._orders.values())
+
+    async def reach(self, gateway: str, position: LogPosition, timeout_s: float) -> Checkpoint:
+        """Wait for one that has everything up to a position. Raises Overloaded where none is made in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    newest = self.newest(gateway)
+                    if newest is not None and newest.position >= position:
+                        return newest
+                    self.want(gateway)
+                    await asyncio.sleep(_POLL_S)
+                    self._settle()
+        except TimeoutError:
+            raise Overloaded(
+                f"no checkpoint was made in time. expected=one at {position} within {timeout_s:g} s", retry_after_s=5.0
+            ) from None
+
+    def _settle(self) -> None:
+        """See which orders are done."""
+        for gateway, order in list(self._orders.items()):
+            if (Path(order.folder) / DOCUMENT).exists():
+                del self._orders[gateway]
+                self._newest.pop(gateway, None)
+                self._drop_old(gateway)
+
+    def _found(self, gateway: str) -> list[Checkpoint]:
+        found = []
+        for document in sorted((self._folder / gateway).glob(f"*/{DOCUMENT}")):
+            if document.parent.name.isdigit():
+                made = msgspec.json.decode(document.read_bytes(), type=CheckpointMade)
+                found.append(Checkpoint(document.parent, LogPosition(made.position), made.rows))
+        return found
+
+    def _drop_old(self, gateway: str) -> None:
+        for old in self._found(gateway)[:-KEPT]:
+            shutil.rmtree(old.folder, ignore_errors=True)
+
+
+def rows_of(checkpoint: Checkpoint) -> Iterator[list[CheckpointRow]]:
+    """Its rows, some at a time. The files are opened now: one that is dropped meanwhile is read to its end."""
+    files = [pq.ParquetFile(pa.OSFile(str(path))) for path in sorted(checkpoint.folder.glob("*.parquet"))]
+
+    def read() -> Iterator[list[CheckpointRow]]:
+        for file in files:
+            with file:
+                for batch in file.iter_batches(PIECE_ROWS):
+                    yield [_row_of(each) for each in batch.to_pylist()]
+
+    return read()
+
+
+def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None) -> Iterator[bytes]:
+    """What a client is sent, piece by piece; the last one says that it is the last. Blocks: to be run in a thread."""
+    for rows in rows_of(checkpoint):
+        encoded = [
+            encode_delta(delta)
+            for row in rows
+            if keep is None or keep(row)
+            for delta in deltas_of_row(row.table, row.row_id, row.row)
+        ]
+        if encoded:
+            yield join_response(encoded, checkpoint.position, True, 0)
+    yield join_response([], checkpoint.position, False, 0)
+
+
+def deltas_of_row(table: str, row_id: str, row: Row) -> Iterator[RowDelta]:
+    """A merged row as deltas that are no writes: the delete, then one insert for each stamp. Values are JSON text."""
+    if row.tombstone is not None:
+        yield RowDelta(
+            op=Op.DELETE, table=table, row_id=row_id, hlc=row.tombstone.hlc, client_id=row.tombstone.source
+        )
+    by_stamp: dict[Stamp, list[ColumnDelta]] = {}
+    for name, cell in row.cells.items():
+        by_stamp.setdefault(cell.stamp, []).append(ColumnDelta(name, cell.value))
+    for stamp, columns in by_stamp.items():
+        yield RowDelta(
+            op=Op.INSERT, table=table, row_id=row_id, columns=tuple(columns), hlc=stamp.hlc, client_id=stamp.source
+        )
+
+
+def _row_of(document: dict[str, Any]) -> CheckpointRow:
+    tombstone = document["tombstone"]
+    cells = {
+        each["column"]: Cell(Stamp(Hlc(each["hlc"]), each["source"]), each["value"].encode())
+        for each in document["cells"]
+    }
+    stamp = None if tombstone is None else Stamp(Hlc(tombstone["hlc"]), tombstone["source"])
+    return CheckpointRow(document["table"], document["row_id"], Row(cells, stamp))

@@ -1,0 +1,1 @@
+"""Flink on the catalog's tables: `python -m tests.compat.flink`."""

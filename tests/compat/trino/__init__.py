@@ -1,0 +1,1 @@
+"""Trino on the catalog's tables: `python -m tests.compat.trino`."""

@@ -1,0 +1,107 @@
+"""Turns: straight on while there is little, one source after the other beyond that, in order within each."""
+
+import asyncio
+
+import pytest
+
+from mainstem.admission.turns import Turns, TurnSettings
+from mainstem.model import Overloaded
+from mainstem.model.batch import Admitted, Batch, Encoding
+from mainstem.model.change import SourceId
+
+
+def batch(source: str, sequence: int, size: int = 10) -> Admitted:
+    return Admitted(
+        Batch(
+            source=SourceId(source),
+            sequence=sequence,
+            count=1,
+            encoding=Encoding.CDC_JSON,
+            payload=b"x" * size,
+            fingerprint=0,
+            tables=frozenset(),
+        )
+    )
+
+
+class Disk:
+    """Takes batches, and is done with them when it is told."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, int]] = []
+        self.open: list[asyncio.Future[int]] = []
+        self.refusal: Exception | None = None
+
+    def append(self, admitted: Admitted) -> "asyncio.Future[int]":
+        if self.refusal is not None:
+            raise self.refusal
+        self.taken.append((admitted.batch.source, admitted.batch.sequence))
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.open.append(future)
+        return future
+
+    async def finish(self, count: int) -> None:
+        for _ in range(count):
+            self.open.pop(0).set_result(len(self.taken))
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+
+SMALL = TurnSettings(on_the_way_bytes_max=20, waiting_bytes_max=100)
+
+
+async def test_nothing_waits_while_there_is_little() -> None:
+    disk = Disk()
+    turns: Turns[int] = Turns(disk.append)
+    outcomes = [turns.enter(batch("a", number)) for number in range(50)]
+    assert len(disk.taken) == 50
+    await disk.finish(50)
+    assert all(outcome.done() for outcome in outcomes)
+
+
+async def test_sources_take_turns_and_keep_their_order() -> None:
+    disk = Disk()
+    turns = Turns(disk.append, SMALL)
+    outcomes = [turns.enter(batch("flood", number)) for number in range(8)]
+    outcomes += [turns.enter(batch(name, 1)) for name in ("p", "q")]
+    outcomes.append(turns.enter(batch("p", 2)))
+    assert disk.taken == [("flood", 0), ("flood", 1)]
+    await disk.finish(2)
+    await disk.finish(4)
+    assert disk.taken[2:8] == [("flood", 2), ("p", 1), ("q", 1), ("flood", 3), ("p", 2), ("flood", 4)]
+    await disk.finish(5)
+    assert [number for name, number in disk.taken if name == "flood"] == list(range(8))
+    assert all(outcome.done() for outcome in outcomes)
+    assert turns.waiting_bytes == 0
+
+
+async def test_what_waits_is_bounded_and_who_has_nothing_waiting_comes_first() -> None:
+    disk = Disk()
+    turns = Turns(disk.append, SMALL)
+    for number in range(12):
+        turns.enter(batch("flood", number))
+    with pytest.raises(Overloaded) as refused:
+        turns.enter(batch("flood", 12))
+    assert refused.value.reason == "buffer_full"
+    polite = turns.enter(batch("polite", 1))
+    with pytest.raises(Overloaded):
+        turns.enter(batch("polite", 2))
+    await disk.finish(4)
+    assert polite.done() and len(disk.taken) < 8
+
+
+async def test_what_the_log_refuses_later_is_told_and_does_not_stop_the_others() -> None:
+    disk = Disk()
+    turns = Turns(disk.append, SMALL)
+    for number in range(2):
+        turns.enter(batch("a", number))
+    waiting = [turns.enter(batch("a", 2)), turns.enter(batch("b", 1))]
+    disk.refusal = Overloaded("full", retry_after_s=1)
+    await disk.finish(1)
+    assert [outcome.done() for outcome in waiting] == [True, True]
+    for outcome in waiting:
+        with pytest.raises(Overloaded):
+            await outcome
+    disk.refusal = None
+    assert not turns.enter(batch("a", 2)).done()
+    assert disk.taken[-1] == ("a", 2)
