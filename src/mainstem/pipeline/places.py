@@ -17,8 +17,8 @@ from mainstem.pipeline.lookup import PLACES_SCHEMA, LiveFiles, places_on_driver,
 from mainstem.pipeline.quickcatalog import QuickTable
 from mainstem.tables.layout import KEY
 
-# Entries of all indexes together, 24 bytes each: a quarter of a gigabyte.
-INDEX_ROWS_MAX = 10_000_000
+# Entries of all indexes together, 24 bytes each: half a gigabyte.
+INDEX_ROWS_MAX = 20_000_000
 HASHES = ("_high", "_low")
 
 
