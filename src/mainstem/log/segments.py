@@ -90,6 +90,8 @@ class TableSlice(msgspec.Struct, frozen=True, kw_only=True):
     # The JSON types seen per column, and the columns that every row with columns has; rows without error only.
     columns: dict[str, list[str]]
     always: list[str]
+    # Whether clocks strictly grow with positions. Older segments do not tell.
+    ordered: bool | None = None
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +228,7 @@ class _TableBuilder:
         self._last = LogPosition(0)
         self._count = self._errors = self._deletes = 0
         self._hlc_min = self._hlc_max = 0
+        self._ordered = True
         self._chunks: list[pa.RecordBatch] = []
         self._waiting: dict[str, list[Any]] = {}
         self._waiting_rows = 0
@@ -257,6 +260,11 @@ class _TableBuilder:
         if self._count == 0:
             self._first = LogPosition(rows.positions[0])
             self._hlc_min, self._hlc_max = low, high
+            self._ordered = True
+        elif hlcs[0] <= self._hlc_max:
+            self._ordered = False
+        if not isinstance(hlcs, range):
+            self._ordered = self._ordered and all(before < after for before, after in pairwise(hlcs))
         self._last = LogPosition(rows.positions[-1])
         self._hlc_min, self._hlc_max = min(self._hlc_min, low), max(self._hlc_max, high)
         self._count += size
@@ -306,6 +314,7 @@ class _TableBuilder:
             deletes=self._deletes,
             columns=shape.columns,
             always=shape.always,
+            ordered=self._ordered,
         )
 
     def arrow(self) -> pa.Table:

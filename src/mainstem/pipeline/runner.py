@@ -45,7 +45,7 @@ from mainstem.runtime.lifetime import die_with_parent
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.1
-NICE = 7
+NICE = 10
 # After this long without an end of the work in hand, the process goes anyway: a pass may be repeated.
 STOP_S_MAX = 25.0
 

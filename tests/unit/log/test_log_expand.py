@@ -104,6 +104,7 @@ def test_rows_are_grouped_by_table_and_ordered_by_position(tmp_path: Path) -> No
     ]
     part = info.tables[TableName("default", "a")]
     assert (part.first, part.last, part.count, part.hlc_min, part.hlc_max) == (2, 6, 3, 1002, 1006)
+    assert part.ordered is True
     metadata = pq.read_metadata(info.path)
     assert metadata.num_row_groups == 4
 
@@ -244,6 +245,8 @@ def test_changes_bring_their_own_clocks(tmp_path: Path) -> None:
     assert "not a number" in rows[2]["error"]
     part = info.tables[ORDERS]
     assert (part.hlc_max, part.errors, part.columns) == (9_000_000, 1, {"n": ["long"]})
+    # The clocks that the log issues grow with the positions; a client's need not.
+    assert part.ordered is False
     # Ours is the highest that the log issued, not a client's.
     assert info.hlc_last == 1003
 
