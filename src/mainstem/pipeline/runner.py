@@ -45,7 +45,6 @@ from mainstem.runtime.lifetime import die_with_parent
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.1
-NICE = 10
 # After this long without an end of the work in hand, the process goes anyway: a pass may be repeated.
 STOP_S_MAX = 25.0
 
@@ -55,8 +54,6 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
     clock = clock or SystemClock()
     stop = threading.Event()
     die_with_parent()
-    # Behind the gateway and the sealer: on a machine that they fill, passes become fewer and larger by themselves.
-    os.nice(NICE)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if settings.tied_to_stdin:
