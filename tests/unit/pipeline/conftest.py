@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -289,9 +290,16 @@ def served_catalog(spark: SparkSession, catalog_url: str) -> str:
     """The same, made known to the session."""
     name = f"spark.sql.catalog.{SERVED_CATALOG}"
     spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
-    for key, value in {"type": "rest", "uri": catalog_url, "warehouse": "lake"}.items():
+    # Not everyone who commits is known to Spark, so it keeps nothing.
+    for key, value in {"type": "rest", "uri": catalog_url, "warehouse": "lake", "cache-enabled": "false"}.items():
         spark.conf.set(f"{name}.{key}", value)
     return catalog_url
+
+
+def _namespace(request: pytest.FixtureRequest) -> str:
+    """A test's own: its name may be too long to tell its parameters apart."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())
+    return f"n_{name[:60]}_{zlib.crc32(request.node.name.encode()):08x}"
 
 
 @pytest.fixture(params=["spark", "driver"])
@@ -303,6 +311,5 @@ def bench(
     served_catalog: str,
 ) -> Bench:
     """Everything a test of the pipeline needs, in a namespace of its own: once by Spark alone, once as it is served."""
-    namespace = "n_" + "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())[:80]
     url = served_catalog if request.param == "driver" else None
-    return Bench(spark, tmp_path / "segments", namespace, side_jobs, url)
+    return Bench(spark, tmp_path / "segments", _namespace(request), side_jobs, url)

@@ -10,6 +10,8 @@ from mainstem.model import Conflict
 from mainstem.pipeline.upsert import BRANCH, BranchUpsert, MergeUpsert, Upsert
 
 pytestmark = pytest.mark.spark
+# For ways to upsert that are Spark's alone.
+by_spark = pytest.mark.parametrize("bench", ["spark"], indirect=True)
 
 
 def random_batch(bench: Any, draw: random.Random, table: str, count: int) -> list[Any]:
@@ -61,6 +63,7 @@ class _CutOffBefore:
         self._inner.apply(table, keys, rows, marks)
 
 
+@by_spark
 @pytest.mark.parametrize("way", ["delta", "branch"])
 def test_cut_off_before_the_commit_nothing_is_seen_and_the_batch_is_done_again(bench: Any, way: str) -> None:
     inner = BranchUpsert() if way == "branch" else bench.row_delta
@@ -76,6 +79,7 @@ def test_cut_off_before_the_commit_nothing_is_seen_and_the_batch_is_done_again(b
     assert len(bench.rows("orders_history")) == 5
 
 
+@by_spark
 def test_what_a_crash_left_on_the_branch_is_dropped(bench: Any) -> None:
     bench.seal(bench.change("1", {"n": 1}))
     bench.catch_up(upsert=BranchUpsert())
@@ -137,6 +141,7 @@ class _CompactsMeanwhile:
             raise
 
 
+@by_spark
 @pytest.mark.parametrize("way", ["delta", "branch"])
 def test_a_compaction_meanwhile_makes_the_batch_look_again(bench: Any, way: str) -> None:
     inner = BranchUpsert() if way == "branch" else bench.row_delta
