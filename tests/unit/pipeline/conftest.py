@@ -35,6 +35,8 @@ from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
 
 SERVED_CATALOG = "served"
+# For tests that are to pass by Spark alone, and with passes on the driver, as a pipeline is served.
+BOTH_WAYS = pytest.mark.parametrize("bench", ["spark", "driver"], indirect=True)
 
 _SCHEMA = pa.schema(
     [
@@ -302,14 +304,13 @@ def _namespace(request: pytest.FixtureRequest) -> str:
     return f"n_{name[:60]}_{zlib.crc32(request.node.name.encode()):08x}"
 
 
-@pytest.fixture(params=["spark", "driver"])
+@pytest.fixture
 def bench(
     spark: SparkSession,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     side_jobs: ThreadPoolExecutor,
-    served_catalog: str,
 ) -> Bench:
-    """Everything a test of the pipeline needs, in a namespace of its own: once by Spark alone, once as it is served."""
-    url = served_catalog if request.param == "driver" else None
+    """Everything a test of the pipeline needs, in a namespace of its own; by Spark alone, unless `BOTH_WAYS` asks."""
+    url = request.getfixturevalue("served_catalog") if getattr(request, "param", "spark") == "driver" else None
     return Bench(spark, tmp_path / "segments", _namespace(request), side_jobs, url)

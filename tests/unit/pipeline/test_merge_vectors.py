@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mainstem.model import Change, merge
+from tests.unit.pipeline.conftest import BOTH_WAYS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, BOTH_WAYS]
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "merge.json").read_text())
 COLUMNS = {"a": "int", "b": "string", "c": "double", "d": "bool"}

@@ -18,9 +18,9 @@ import pytest
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
 
-from tests.unit.pipeline.conftest import sealed_events
+from tests.unit.pipeline.conftest import BOTH_WAYS, sealed_events
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, BOTH_WAYS]
 
 KEYS = 40_000
 BATCHES = 10

@@ -8,10 +8,9 @@ import pytest
 
 from mainstem.model import Conflict
 from mainstem.pipeline.upsert import BRANCH, BranchUpsert, MergeUpsert, Upsert
+from tests.unit.pipeline.conftest import BOTH_WAYS
 
 pytestmark = pytest.mark.spark
-# For ways to upsert that are Spark's alone.
-by_spark = pytest.mark.parametrize("bench", ["spark"], indirect=True)
 
 
 def random_batch(bench: Any, draw: random.Random, table: str, count: int) -> list[Any]:
@@ -63,7 +62,6 @@ class _CutOffBefore:
         self._inner.apply(table, keys, rows, marks)
 
 
-@by_spark
 @pytest.mark.parametrize("way", ["delta", "branch"])
 def test_cut_off_before_the_commit_nothing_is_seen_and_the_batch_is_done_again(bench: Any, way: str) -> None:
     inner = BranchUpsert() if way == "branch" else bench.row_delta
@@ -79,7 +77,6 @@ def test_cut_off_before_the_commit_nothing_is_seen_and_the_batch_is_done_again(b
     assert len(bench.rows("orders_history")) == 5
 
 
-@by_spark
 def test_what_a_crash_left_on_the_branch_is_dropped(bench: Any) -> None:
     bench.seal(bench.change("1", {"n": 1}))
     bench.catch_up(upsert=BranchUpsert())
@@ -107,6 +104,7 @@ class _FailsAtFirst(Executor):
         return self._inner.submit(function, *arguments, **more)
 
 
+@BOTH_WAYS
 def test_a_history_left_behind_by_a_crash_catches_up_and_nothing_counts_twice(bench: Any) -> None:
     bench.seal(bench.change("1", {"n": 1}), bench.change("2", {"n": 2}))
     with pytest.raises(OSError, match="disk full"):
@@ -133,7 +131,7 @@ class _CompactsMeanwhile:
             spark = table.lake.spark.newSession()
             name = f"{table.name.namespace}.{table.name.table}"
             options = "options => map('rewrite-all', 'true')"
-            spark.sql(f"CALL {table.lake.catalog}.system.rewrite_data_files(table => '{name}', {options})").collect()
+            spark.sql(f"CALL lake.system.rewrite_data_files(table => '{name}', {options})").collect()
         try:
             self._inner.apply(table, keys, rows, marks)
         except Conflict:
@@ -141,7 +139,6 @@ class _CompactsMeanwhile:
             raise
 
 
-@by_spark
 @pytest.mark.parametrize("way", ["delta", "branch"])
 def test_a_compaction_meanwhile_makes_the_batch_look_again(bench: Any, way: str) -> None:
     inner = BranchUpsert() if way == "branch" else bench.row_delta
