@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-typescript check proto compat compat-trino serve bench soak lock clean
+.PHONY: help setup demo todo test test-typescript check proto compat compat-trino serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ demo: setup ## Stream a sample through the real server and read it back with Duc
 
 serve: setup ## Start the server and keep it up (DATA=data HOST=127.0.0.1 PORT=8181)
 	@exec $(VENV)/bin/mainstem serve --data $(DATA) --host $(HOST) --port $(PORT)
+
+todo: setup $(NODE) ## Start the server and the todo app on it (DATA=data PORT=8181 PAGE_PORT=8182)
+	@cd $(TS) && npm run --silent build:todo
+	@exec $(PY) -m mainstem.app.todo --page $(TS)/apps/todo/dist --data $(DATA) --port $(PORT) --page-port $(or $(PAGE_PORT),8182)
 
 test: setup ## Run the tests
 	@$(PY) -m pytest -m "not soak" $(ARGS)

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, endtoend, fairness, freshness, idle, ingest, start, upserts
+from benchmarks import catalog, endtoend, fairness, freshness, idle, ingest, start, sync, upserts
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -18,6 +18,7 @@ SECTIONS = {
     "catalog": catalog,
     "fairness": fairness,
     "idle": idle,
+    "sync": sync,
 }
 
 

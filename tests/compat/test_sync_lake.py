@@ -1,6 +1,8 @@
 """What sync clients push lands in the namespace named after their gateway, merged per column, and stays pullable."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +10,7 @@ import httpx
 import pytest
 
 from mainstem.app.process import ServerProcess
+from mainstem.client import Analyst
 from mainstem.client.duck import connect_duckdb
 from mainstem.model import Change, Hlc, Operation, Row, SourceId, join, merge, row_of
 from mainstem.model.hlc import pack
@@ -131,3 +134,39 @@ def test_checkpoints_are_the_merged_rows_with_their_stamps(live_server: ServerPr
         assert checkpoint(client, **{"accept-encoding": "gzip"}) == checkpoint(client, **{"accept-encoding": "zstd"})
         tag = client.get(f"/sync/{GATEWAY}/checkpoint").headers["etag"]
         assert client.get(f"/sync/{GATEWAY}/checkpoint", headers={"if-none-match": tag}).status_code == 304
+
+
+@pytest.mark.spark
+def test_the_history_answers_how_it_was_what_changed_and_who_did_it(live_server: ServerProcess) -> None:
+    with httpx.Client(base_url=live_server.url, headers=PROTOBUF, timeout=120) as client:
+        known = list(sync.decode_response(client.get(f"/sync/{GATEWAY}/pull?limit=10000").content).deltas)
+        assert client.post(f"/admin/flush/{GATEWAY}").status_code == 200
+    clocks = sorted(each.hlc for each in known)
+    table_name = f"{GATEWAY}.todos"
+    with Analyst(live_server.url) as analyst:
+        for clock in (clocks[0], clocks[len(clocks) // 2], clocks[-1]):
+            then = whole(each for each in known if each.hlc <= clock)
+            rows = {past.key: past.row for past in analyst.as_of(table_name, clock)}
+            assert rows == {key: row.values() for key, row in then.items() if row.visible}
+        middle, late = clocks[len(clocks) // 3], clocks[2 * len(clocks) // 3]
+        between = sorted(
+            (each.hlc, each.client_id, each.delta_id) for each in known if middle < each.hlc <= late
+        )
+        found = analyst.changes(table_name, after=middle, through=late)
+        assert [(each.hlc, each.source, each.id) for each in found] == between
+        row_id = known[0].row_id
+        writes = [
+            (each.hlc, each.client_id, sync.parse_value(column.value))
+            for each in known
+            for column in each.columns
+            if each.row_id == row_id and column.column == "title"
+        ]
+        blamed = analyst.blame(table_name, key=row_id, column="title")
+        assert [(each.hlc, each.source, each.value) for each in blamed if each.op != "delete"] == sorted(
+            writes, reverse=True
+        )
+    command = [sys.executable, "-m", "mainstem.app.cli", "analyst", "--url", live_server.url]
+    printed = subprocess.run(
+        [*command, "blame", table_name, row_id, "title"], check=True, capture_output=True, text=True
+    ).stdout
+    assert len(printed.splitlines()) == len(blamed)

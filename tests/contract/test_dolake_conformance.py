@@ -21,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from mainstem.admission import DedupSettings, Limits, RateSettings
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
+from mainstem.tables.maintenance import MaintenanceSettings
 from tests.harness.cdcwire import WAYS, Wire
 from tests.harness.inprocess import gateway_on_socket
 
@@ -569,6 +570,11 @@ DEFAULTS = [
     ("backpressureThreshold", 0.8, RateSettings().pressure_threshold),
     ("baseRetryDelayMs", 100, RateSettings().retry_ms_min),
     ("maxRetryDelayMs", 30_000, RateSettings().retry_ms_max),
+    ("minFilesToCompact", 5, MaintenanceSettings().min_files),
+    ("maxFilesToCompact", 100, MaintenanceSettings().max_files),
+    ("targetFileSizeBytes", 134_217_728, MaintenanceSettings().target_file_bytes),
+    ("autoCompact", True, MaintenanceSettings().auto),
+    ("compactionIntervalMs", 3_600_000, MaintenanceSettings().interval_s * 1000),
     ("circuit breaker: failures", 5, PipelineConfig().breaker_failures),
     ("circuit breaker: pause in ms", 30_000, PipelineConfig().breaker_open_s * 1000),
 ]
@@ -589,6 +595,13 @@ ENDPOINTS: list[tuple[str, str, Any, int]] = [
     ("GET", "/metrics", None, 200),
     # Nobody carries anything into tables here: it says so in time, and that nothing is lost.
     ("POST", "/flush?timeoutS=0.1", None, 504),
+    ("PATCH", "/v1/config", {"flushIntervalMs": 30_000}, 200),
+    ("GET", "/v1/scaling/status", None, 200),
+    ("GET", "/v1/memory-stats", None, 200),
+    ("GET", "/v1/write-stats", None, 200),
+    ("GET", "/v1/compaction/candidates", None, 200),
+    ("GET", "/v1/compaction/metrics", None, 200),
+    ("POST", "/v1/compaction/auto", {}, 200),
     ("GET", "/v1/namespaces", None, 200),
     ("POST", "/v1/namespaces", {"namespace": ["rows"]}, 200),
     ("GET", "/v1/namespaces/rows", None, 200),
@@ -601,6 +614,7 @@ ENDPOINTS: list[tuple[str, str, Any, int]] = [
     ("POST", "/v1/query", {"sql": "SELECT count(*) AS n FROM rows.t"}, 200),
     ("POST", "/v1/query/plan", {"sql": "SELECT a FROM rows.t"}, 200),
     ("POST", "/v1/query/route", {"sql": "SELECT a FROM rows.t"}, 200),
+    ("POST", "/v1/compaction/run", {"namespace": "rows", "table": "t", "dryRun": True}, 200),
     ("DELETE", "/v1/namespaces/rows/tables/t", None, 204),
     ("DELETE", "/v1/namespaces/rows", None, 204),
 ]

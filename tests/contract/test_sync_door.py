@@ -1,6 +1,7 @@
 """The sync protocol through a real server: what is pushed is durable, counted once, and reaches everyone."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -210,6 +211,44 @@ async def test_the_same_push_many_times_at_once_counts_once(tmp_path: Path) -> N
         assert {answer.status_code for answer in answers} == {200}
         found = (await pull(client, limit=1_000)).deltas
         assert sorted(each.delta_id for each in found) == sorted(each.delta_id for each in deltas)
+
+
+async def test_mutated_pushes_are_refused_by_name_or_are_what_they_say(tmp_path: Path) -> None:
+    """Whatever is sent: a refusal with a reason, or a durable delta whose id is its hash. Never our fault."""
+    chance = random.Random(11)
+    whole = sync.encode_push(
+        sync.SyncPush(
+            client_id="ada",
+            deltas=[delta("r1", now(), title=b'"milk"', tags=b"[1,2]"), delta("r2", now(1), op=sync.Op.DELETE)],
+        )
+    )
+    async with client_of(tmp_path) as client:
+        for _ in range(400):
+            body = bytearray(whole)
+            for _ in range(chance.randint(1, 4)):
+                body[chance.randrange(len(body))] = chance.randrange(256)
+            if chance.random() < 0.3:
+                body = body[: chance.randrange(len(body))]
+            answer = await client.post("/sync/g/push", content=bytes(body))
+            assert answer.status_code in (200, 400, 403, 409, 422), (bytes(body).hex(), answer.text)
+            if answer.status_code != 200:
+                assert answer.json()["reason"]
+        for bad in (b"[]", b"{", b'{"clientId":1}', b'{"clientId":"a","deltas":[{}]}', b"\xff", b"null"):
+            answer = await client.post("/sync/g/push", content=bad, headers={"content-type": "application/json"})
+            assert (answer.status_code, bool(answer.json()["reason"])) == (400, True)
+        for query in ("since=-1", "since=x", f"since={1 << 64}", "limit=-1", "limit=x"):
+            assert (await client.get(f"/sync/g/pull?{query}")).status_code == 400
+        for gateway in ("a%2Fb", "%00", "x" * 300, "..", "a.b%20"):
+            assert (await client.get(f"/sync/{gateway}/pull")).status_code in (400, 404)
+        huge = delta("r9", now(2), blob=b'"' + b"x" * (8 * 1024 * 1024) + b'"')
+        assert (await push(client, huge)).status_code == 200
+        found = list((await pull(client, limit=10_000)).deltas)
+        assert huge in found
+        for each in found:
+            made = sync.delta_id(
+                table=each.table, row_id=each.row_id, columns=each.columns, hlc=each.hlc, client_id=each.client_id
+            )
+            assert made == each.delta_id
 
 
 def _bytes(frame: str | bytes) -> bytes:

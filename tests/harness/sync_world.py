@@ -52,12 +52,19 @@ class Server(Protocol):
     async def crash(self) -> None:
         """Drop everything that is not on the disk, and start again from that."""
 
+    def calm(self) -> None:
+        """No more faults."""
+
     async def history(self) -> list[RowDelta]:
         """Every delta that counted, in order."""
 
 
 class Crash(Exception):
     """The client's process ends here."""
+
+
+class ServerCrashed(Exception):
+    """The server died while it served this, and is up again."""
 
 
 class MortalStore(Store):
@@ -235,7 +242,7 @@ class World:
         self.acknowledged: set[str] = set()
         self._folder = folder
         self._parcels: list[Parcel] = []
-        self._sleepers: set[tuple[float, asyncio.Future[None]]] = set()
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         self._now_s = 0.0
         self._calm = False
         self._tokens = itertools.count()
@@ -263,11 +270,11 @@ class World:
 
     async def sleep(self, seconds: float) -> None:
         sleeper = (self._now_s + seconds, asyncio.get_running_loop().create_future())
-        self._sleepers.add(sleeper)
+        self._sleepers.append(sleeper)
         try:
             await sleeper[1]
         finally:
-            self._sleepers.discard(sleeper)
+            self._sleepers.remove(sleeper)
 
     def _pass(self, seconds: float) -> None:
         self._now_s += seconds
@@ -298,6 +305,9 @@ class World:
                 answer: T | MainstemError = await serve()
             except MainstemError as error:
                 answer = error
+            except ServerCrashed:
+                self._drop_connections()
+                return
 
             async def arrive() -> None:
                 if reply.done():
@@ -341,8 +351,14 @@ class World:
         up_to = self.server.newest
 
         async def tell() -> None:
-            with suppress(MainstemError):
+            try:
                 page = await self.server.pull(SyncPull(since_hlc=since, max_deltas=BROADCAST_DELTAS_MAX))
+            except ServerCrashed:
+                self._drop_connections()
+            except MainstemError:
+                # The server knows nothing of that cursor any more, and the client finds out when it pulls.
+                return
+            else:
                 if page.server_hlc >= up_to or not page.has_more:
                     live.listener.broadcast(msgspec.structs.replace(page, has_more=False))
 
@@ -401,10 +417,13 @@ class World:
                 self.written.add(token)
 
     async def _crash_server(self) -> None:
+        await self.server.crash()
+        self._drop_connections()
+
+    def _drop_connections(self) -> None:
         for parcel in self._parcels:
             parcel.lose()
         self._parcels.clear()
-        await self.server.crash()
         for live in self.listeners.values():
             live.told = None
             live.listener.lost()
@@ -412,6 +431,7 @@ class World:
     async def _settle(self) -> None:
         """No more faults: everything must come to rest, everywhere the same."""
         self._calm = True
+        self.server.calm()
         await self._crash_server()
         for client in self.clients:
             await client.restart()

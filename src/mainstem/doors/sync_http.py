@@ -20,6 +20,7 @@ from mainstem.wire.sync import (
     join_response,
     push_from_json,
     response_to_json,
+    split_push,
     table_name,
 )
 from mainstem.wire.sync.checks import PUSH_BYTES_MAX
@@ -110,7 +111,8 @@ class SyncHttp:
         is_json = asked.headers.get("content-type", CONTENT_TYPE_PROTOBUF).startswith(JSON)
         push = push_from_json(body) if is_json else decode_push(body)
         asked.caller.check_push(push)
-        arrival = await self._service.push(asked.gateway, push)
+        parts = None if is_json else split_push(body)
+        arrival = await self._service.push(asked.gateway, push, parts)
         return _response(asked, [], arrival, has_more=False, since=0)
 
     async def _pull(self, asked: Asked) -> Answer:

@@ -12,13 +12,14 @@ from typing import Any
 
 from mainstem.doors.sync_access import Caller
 from mainstem.doors.sync_answers import close_of
+from mainstem.doors.sync_frames import Frame, writer_of
 from mainstem.doors.sync_http import Receive, asked_of, viewer_of
 from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Denied, MainstemError, Overloaded
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import Close, SyncPush, decode_request, join_response
+from mainstem.wire.sync import Close, SyncPush, decode_request, join_response, split_push
 from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
 
 CONNECTIONS_MAX = 10_000
@@ -121,7 +122,7 @@ class _Rounds:
     def _run(self) -> None:
         self._due = None
         began_s = self._clock.monotonic_s()
-        frames: dict[object, tuple[bytes | None, LogPosition | None]] = {}
+        frames: dict[object, tuple[Frame | None, LogPosition | None]] = {}
         for connection in self.connections:
             told, covered = connection.told, connection.covered
             if told is None or covered >= self._service.newest:
@@ -142,7 +143,7 @@ class _Rounds:
 
     def _frame(
         self, told: LogPosition, covered: LogPosition, viewer: Viewer
-    ) -> tuple[bytes | None, LogPosition | None]:
+    ) -> tuple[Frame | None, LogPosition | None]:
         """The next broadcast and the cursor after it; no bytes where nothing that arrived is for this viewer."""
         try:
             reply = self._service.arrived(self._gateway, viewer, covered, BROADCAST_DELTAS_MAX)
@@ -153,12 +154,12 @@ class _Rounds:
             return self._gap()
         if not reply.encoded:
             return None, reply.cursor
-        return BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told), reply.cursor
+        return Frame.of(BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told)), reply.cursor
 
-    def _gap(self) -> tuple[bytes, None]:
+    def _gap(self) -> tuple[Frame, None]:
         """The end of a chain: a broadcast that does not begin where the client stands makes it pull."""
         newest = self._service.newest
-        return BROADCAST_TAG + join_response([], newest, False, newest), None
+        return Frame.of(BROADCAST_TAG + join_response([], newest, False, newest)), None
 
 
 class _Connection:
@@ -181,6 +182,8 @@ class _Connection:
         self._send = send
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
+        self._sending = False
+        self._write_now = writer_of(send)
         self._wake = asyncio.Event()
         self._ended: tuple[int, str] | None = None
         self.viewer = viewer
@@ -194,11 +197,12 @@ class _Connection:
         """Whether the client reads more slowly than there is to tell."""
         return self._outbox_bytes > OUTBOX_BYTES_MAX
 
-    def broadcast(self, frame: bytes, cursor: LogPosition | None) -> None:
+    def broadcast(self, frame: Frame, cursor: LogPosition | None) -> None:
         """Send a frame that continues the chain; without a cursor it ends it."""
         self.told = cursor
         self.covered = cursor or self.covered
-        self._put(frame)
+        if self._outbox or self._sending or not self._write_now(frame.framed):
+            self._put(frame.payload)
 
     def end(self, code: int, reason: str) -> None:
         """Close after what waits was sent."""
@@ -244,7 +248,7 @@ class _Connection:
         message = decode_request(data)
         if isinstance(message, SyncPush):
             self._caller.check_push(message)
-            arrival = await self._service.push(self._gateway, message)
+            arrival = await self._service.push(self._gateway, message, split_push(data[1:]))
             self._put(join_response([], arrival))
             return
         if message.client_id:
@@ -272,7 +276,9 @@ class _Connection:
         while True:
             while self._outbox:
                 frame = self._outbox.popleft()
+                self._sending = True
                 await self._send({"type": "websocket.send", "bytes": frame})
+                self._sending = False
                 self._outbox_bytes -= len(frame)
             if self._ended is not None:
                 if self._ended[0]:

@@ -71,6 +71,9 @@ class ColdFeed:
                 if self._log.segments()[:1] != kept[:1]:
                     # Segments were dropped meanwhile: what they held is in the tables by now.
                     continue
+            # Of one moment, without a wait between them: a seal would take changes from the tail into a segment, and
+            # they would be in neither.
+            kept = self._log.segments()
             wanted = [
                 segment
                 for segment in kept
@@ -89,6 +92,9 @@ class ColdFeed:
     async def identified(self, after: LogPosition) -> AsyncIterator[list[Identified]]:
         """Every change past a position that has an id, of every namespace. For a start: nothing is dropped yet."""
         kept = self._log.segments()
+        # Of the same moment as the segments: a log that was just opened begins to seal at once, and what it takes out
+        # of the tail would be in neither.
+        tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
         first = kept[0].first if kept else LogPosition(self._log.sealed + 1)
         if after + 1 < first:
             async for found in self._history.identified(LogPosition(first - 1)):
@@ -96,7 +102,6 @@ class ColdFeed:
         for segment in kept:
             if segment.last > after:
                 yield await asyncio.to_thread(_identified_in_segment, segment, after)
-        tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
         yield await asyncio.to_thread(_identified_in_frames, tail)
 
     def _read(

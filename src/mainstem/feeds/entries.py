@@ -7,7 +7,7 @@ import msgspec
 
 from mainstem.log.expand import Rows
 from mainstem.model.position import LogPosition
-from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta
+from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, response_delta
 
 _OPS = {"insert": Op.INSERT, "read": Op.INSERT, "update": Op.UPDATE, "delete": Op.DELETE}
 _columns = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -41,9 +41,12 @@ def entry_of(position: int, delta: RowDelta) -> Entry:
     return Entry(LogPosition(position), delta.table, delta.row_id, delta.client_id, encode_delta(delta))
 
 
-def entries_of_deltas(first: LogPosition, deltas: Sequence[RowDelta]) -> list[Entry]:
-    """A batch of deltas that begins at a position."""
-    return [entry_of(first + index, delta) for index, delta in enumerate(deltas)]
+def entries_of_parts(first: LogPosition, deltas: Sequence[RowDelta], parts: Sequence[bytes]) -> list[Entry]:
+    """A batch of deltas that begins at a position, passed on as they were pushed."""
+    return [
+        Entry(LogPosition(first + index), delta.table, delta.row_id, delta.client_id, response_delta(part))
+        for index, (delta, part) in enumerate(zip(deltas, parts, strict=True))
+    ]
 
 
 def entries_of_stored(changes: Iterable[StoredChange]) -> Iterator[Entry]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mainstem.feeds.cold import ColdFeed, History
-from mainstem.feeds.entries import Entry, changes_of_rows, entries_of_deltas, entries_of_stored
+from mainstem.feeds.entries import Entry, changes_of_rows, entries_of_parts, entries_of_stored
 from mainstem.feeds.hot import HotWindow
 from mainstem.feeds.seen import SeenDeltas
 from mainstem.feeds.tap import Arrival, DeltaBatch, Tap
@@ -162,7 +162,7 @@ class Feeds:
             if not self._gap:
                 self.seen.record(batch.gateway, batch.source, batch.deltas, appended.last)
             if batch.gateway in self._feeds:
-                self._take(batch.gateway, entries_of_deltas(appended.first, batch.deltas))
+                self._take(batch.gateway, entries_of_parts(appended.first, batch.deltas, batch.parts))
             return
         if not self._gap:
             self.seen.advance(appended.last)

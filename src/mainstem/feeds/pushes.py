@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from mainstem.admission import Intake
@@ -14,7 +14,7 @@ from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import BadDelta, SyncPush, check_push, encode_push, tables_of
+from mainstem.wire.sync import BadDelta, SyncPush, check_push, join_push, push_part, tables_of
 
 # Larger pushes are checked in a thread: others wait for the loop.
 _CHECKED_HERE_MAX = 200
@@ -31,8 +31,10 @@ class Pushes:
         self._turns: dict[str, tuple[asyncio.Lock, list[None]]] = {}
         self._under_way: set[asyncio.Task[LogPosition]] = set()
 
-    async def push(self, gateway: str, push: SyncPush) -> LogPosition:
+    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """Make a push durable; the arrival of its last delta. Raises Invalid, Denied or Overloaded; then nothing moved.
+
+        `parts` are the deltas as they were encoded, if they were: they are stored and passed on like that.
 
         What is under way goes on when the caller goes away: its outcome decides what a retry is told.
         """
@@ -42,11 +44,13 @@ class Pushes:
             self._check(gateway, push)
         if not push.deltas:
             return self._feeds.newest
-        return await self.write(gateway, push)
+        return await self.write(gateway, push, parts)
 
-    async def write(self, gateway: str, push: SyncPush) -> LogPosition:
+    async def write(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """The same for what the server itself writes, unchecked."""
-        task = asyncio.create_task(self._store(gateway, push))
+        if parts is None:
+            parts = [push_part(delta) for delta in push.deltas]
+        task = asyncio.create_task(self._store(gateway, push, parts))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
@@ -65,14 +69,15 @@ class Pushes:
                 )
         self._schemas.check(gateway, push.deltas)
 
-    async def _store(self, gateway: str, push: SyncPush) -> LogPosition:
+    async def _store(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:
         client = push.client_id
         with self._turn(client) as turn:
             async with turn:
-                fresh = await self._feeds.seen.unseen(gateway, client, push.deltas)
-                if not fresh:
+                places = await self._feeds.seen.unseen(gateway, client, push.deltas)
+                if not places:
                     return self._feeds.newest
-                payload = encode_push(SyncPush(client_id=client, deltas=fresh))
+                fresh, kept = [push.deltas[place] for place in places], [parts[place] for place in places]
+                payload = join_push(client, kept)
                 ticket = self._intake.take(
                     DeltaBatch(
                         source=SourceId(client),
@@ -85,6 +90,7 @@ class Pushes:
                         tables=tables_of(gateway, fresh),
                         gateway=gateway,
                         deltas=tuple(fresh),
+                        parts=tuple(kept),
                     )
                 )
                 assert ticket.outcome is not None

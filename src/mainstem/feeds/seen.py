@@ -72,16 +72,16 @@ class SeenDeltas:
         """Whether the file has everything."""
         return not self._waiting and self.stored == self._complete
 
-    async def unseen(self, gateway: str, client: str, deltas: Iterable[RowDelta]) -> list[RowDelta]:
-        """Those that are new, each once, in their order."""
+    async def unseen(self, gateway: str, client: str, deltas: Iterable[RowDelta]) -> list[int]:
+        """Which of them are new, each once, by their place."""
         if self.waiting_count > _WAITING_MAX:
             raise Overloaded(
                 f"the index of deltas is behind. expected=at most {_WAITING_MAX}", retry_after_s=_RETRY_AFTER_S
             )
         newest = self._newest_of((gateway, client))
-        fresh: dict[bytes, RowDelta] = {}
+        fresh: dict[bytes, int] = {}
         asked: list[bytes] = []
-        for delta in deltas:
+        for index, delta in enumerate(deltas):
             key = _key(gateway, client, delta.delta_id)
             if key in fresh:
                 continue
@@ -89,11 +89,11 @@ class SeenDeltas:
                 if key in self._waiting or key in self._storing:
                     continue
                 asked.append(key)
-            fresh[key] = delta
+            fresh[key] = index
         if not asked:
             return list(fresh.values())
         known = self._find(asked) if len(asked) <= _LOOKUP_MAX else await asyncio.to_thread(self._find, asked)
-        return [delta for key, delta in fresh.items() if key not in known]
+        return [index for key, index in fresh.items() if key not in known]
 
     def record(self, gateway: str, client: str, deltas: Sequence[RowDelta], last: LogPosition) -> None:
         """These are durable, up to a position."""

@@ -1,6 +1,6 @@
 """What the sync door asks: push, pull, hear of arrivals, checkpoints, rules. What it answers is encoded already."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -58,9 +58,9 @@ class SyncService:
         self.schemas = schemas
         self.checkpoints = checkpoints
 
-    async def push(self, gateway: str, push: SyncPush) -> LogPosition:
-        """Make a push durable; the arrival of its last delta."""
-        return await self._pushes.push(gateway, push)
+    async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
+        """Make a push durable; the arrival of its last delta. `parts` are the deltas as they were encoded."""
+        return await self._pushes.push(gateway, push, parts)
 
     async def pull(self, gateway: str, viewer: Viewer, since: int, limit: int = 0) -> Reply:
         """What arrived after a cursor, as far as the viewer may see it."""

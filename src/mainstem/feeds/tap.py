@@ -17,6 +17,8 @@ class DeltaBatch(Batch, frozen=True, kw_only=True, gc=False):
 
     gateway: str
     deltas: tuple[RowDelta, ...]
+    # The same as they are encoded in the payload.
+    parts: tuple[bytes, ...]
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):

@@ -343,3 +343,28 @@ def test_a_kill_loses_nothing_that_returned(tmp_path: Path) -> None:
     assert [int(delta.columns[0].value) for delta in db.queued(-1)] == rows
     assert db.state().pending == len(rows)
     db.close()
+
+
+# The quick way of a first sync.
+
+
+@pytest.mark.parametrize("value", [b"1", b"18446744073709551616", b'{"a": [1, 2]}', b"null"])
+def test_a_first_sync_stores_what_a_merge_would(value: bytes) -> None:
+    table = Table("t", {"n": "integer", "x": "text"})
+    delta = remote(Op.INSERT, "r1", {"n": value, "undeclared": b' "kept" '}, 1 << 50, "t")
+    quick, slow = opened(":memory:", table)[0], opened(":memory:", table)[0]
+    quick.apply_checkpoint_piece(SyncResponse(deltas=[delta], server_hlc=3), {("t", "r1")})
+    slow.apply_page(SyncResponse(deltas=[delta], server_hlc=3), settles=True)
+    assert quick.get("t", "r1") == slow.get("t", "r1")
+    assert quick.query("SELECT * FROM t") == slow.query("SELECT * FROM t")
+
+
+def test_a_piece_with_a_value_that_is_no_json_moves_nothing() -> None:
+    db, _ = opened()
+    for value in (b"", b"{", b"\xff", b'1,"done":2', b'"\xc3"'):
+        good, bad = remote(Op.INSERT, "r1", {"title": b'"x"'}, 1), remote(Op.INSERT, "r2", {"title": value}, 2)
+        with pytest.raises(Invalid):
+            db.apply_checkpoint_piece(
+                SyncResponse(deltas=[good, bad], server_hlc=3), {("todos", "r1"), ("todos", "r2")}
+            )
+        assert db.all("todos") == []

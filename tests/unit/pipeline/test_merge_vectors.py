@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mainstem.model import Change, merge
 from tests.unit.pipeline.conftest import BOTH_WAYS
 
 pytestmark = [pytest.mark.spark, BOTH_WAYS]
 
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "merge.json").read_text())
+_FOLDER = Path(__file__).parents[2] / "vectors"
+VECTORS = json.loads((_FOLDER / "merge.json").read_text())
+# Those that every sync client passes too.
+SYNC_VECTORS = json.loads((_FOLDER / "sync" / "merges.json").read_text())
 COLUMNS = {"a": "int", "b": "string", "c": "double", "d": "bool"}
 
 
@@ -121,3 +125,48 @@ def test_vectors(bench: Any) -> None:
             wanted = {name: value for name, value in wanted.items() if value is not None}
         assert present == wanted, vector["name"]
     _check(bench, changes)
+
+
+def _as_text(value: Any) -> str | None:
+    """A value as a column has it that took values of several kinds, which every column of these vectors does."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def test_sync_vectors(bench: Any) -> None:
+    """Each case is a key. Its deltas come in three batches, in their order, in reverse, and some of them twice."""
+    rows: dict[str, Any] = {}
+    batches: list[list[Change]] = [[], [], []]
+    for number, case in enumerate(SYNC_VECTORS):
+        for way, deltas in enumerate([case["deltas"], case["deltas"][::-1], [*case["deltas"], *case["deltas"]]]):
+            key = f"{number}/{way}"
+            rows[key] = case["row"]
+            for index, delta in enumerate(deltas):
+                columns = {each["column"]: each["value"] for each in delta["columns"]}
+                change = bench.change(
+                    key,
+                    None if delta["op"] == "DELETE" else columns,
+                    hlc=int(delta["hlc"]),
+                    source=delta["clientId"],
+                )
+                batches[index * 3 // len(deltas)].append(change)
+    # One value of each kind beside a text, so that no column's type depends on the batch that it came in.
+    names = {name for row in rows.values() for name in row["cells"]}
+    batches[0].append(bench.change("kinds", dict.fromkeys(names, "text"), hlc=1))
+    batches[0].append(bench.change("more kinds", {name: [1] for name in names}, hlc=1))
+    for batch in batches:
+        # Positions were given out while the batches were filled; a segment has its own run of them.
+        bench.seal(*[replace(change, position=bench.position + place) for place, change in enumerate(batch, 1)])
+        bench.position += len(batch)
+        bench.catch_up()
+    found = {row["_key"]: row for row in bench.rows()}
+    for key, wanted in rows.items():
+        cells = wanted["cells"]
+        row = found.get(key)
+        assert (row is None) == (not cells), key
+        if row is None:
+            continue
+        stamps = {name: [int(cell["hlc"]), cell["source"]] for name, cell in cells.items()}
+        assert [row["_hlc"], row["_source"]] == max(stamps.values()), key
+        assert {name: row[name] for name in cells} == {name: _as_text(cell["value"]) for name, cell in cells.items()}
+        if row["_clocks"] is not None:
+            assert json.loads(row["_clocks"]) == stamps, key

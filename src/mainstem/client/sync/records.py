@@ -1,9 +1,11 @@
 """What the local database keeps. These shapes are on people's disks: change them only with a new `FORMAT`."""
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from mainstem.model.errors import Invalid
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Cell, Row, Stamp
 from mainstem.wire.sync import RowDelta
@@ -88,6 +90,9 @@ class Touched(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
+_decode_values = msgspec.json.Decoder(dict[str, Any]).decode
+# Columns and clients come again and again.
+_json_name = lru_cache(4_096)(_encode)
 _decode_cells = msgspec.json.Decoder(list[tuple[int, str, dict[str, Any]]]).decode
 
 
@@ -97,6 +102,18 @@ def cells_text(row: Row) -> str:
     for name, cell in row.cells.items():
         writes.setdefault(cell.stamp, {})[name] = cell.value
     return _encode([(stamp.hlc, stamp.source, values) for stamp, values in writes.items()]).decode()
+
+
+def written_cells(delta: RowDelta) -> tuple[str, dict[str, Any]]:
+    """The cells of a row that is one write, and their values. The values' own JSON text is kept, and read once."""
+    columns = b",".join([b"%b:%b" % (_json_name(each.column), each.value) for each in delta.columns])
+    try:
+        values = _decode_values(b"{%b}" % columns)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Invalid(f"a value is not UTF-8 JSON. got={error}", reason="invalid_value") from error
+    if len(values) != len(delta.columns):
+        raise Invalid("a delta writes a column twice", reason="invalid_value")
+    return (b"[[%d,%b,{%b}]]" % (delta.hlc, _json_name(delta.client_id), columns)).decode(), values
 
 
 def row_of_text(cells: str, tombstone_hlc: int | None, tombstone_source: str | None) -> Row:

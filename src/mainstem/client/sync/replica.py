@@ -167,17 +167,21 @@ def _apply_deltas(
         observed = max(observed, Hlc(delta.hlc))
         groups.setdefault((delta.table, delta.row_id), []).append(delta)
     touched = transaction.touched_keys()
-    new = []
+    # Rows that this copy does not have yet; a checkpoint evicts nothing. Most were written once, and need no merge.
+    written, merged = [], []
     for key, group in groups.items():
         if key in touched:
             _apply_to_touched_row(transaction, group, state.client_id, effects)
-        elif key in fresh:
-            # A row that this copy does not have yet. A checkpoint evicts nothing.
-            new.append((*key, _merged(group, EMPTY), None))
-            effects.changed(*key)
-        else:
+        elif key not in fresh:
             _apply_to_row(transaction, group, effects)
-    transaction.put_rows(new)
+        else:
+            if len(group) == 1 and group[0].columns:
+                written.append(group[0])
+            else:
+                merged.append((*key, _merged(group, EMPTY), None))
+            effects.changed(*key)
+    transaction.put_rows(merged)
+    transaction.put_written(written)
     return replace(state, observed=observed, clock=max(observed, state.clock))
 
 

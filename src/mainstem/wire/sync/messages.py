@@ -19,6 +19,9 @@ CONTENT_TYPE_PROTOBUF = "application/x-protobuf"
 CONTENT_TYPE_JSON = "application/json"
 
 _RESPONSE_DELTA_TAG = b"\x0a"
+_PUSH_DELTA_TAG = b"\x12"
+_PUSH_DELTA = 0x12
+_WIRE_TYPE_VARINT, _WIRE_TYPE_FIXED64, _WIRE_TYPE_BYTES = 0, 1, 2
 _WIRE_TYPE_GROUP = 3
 
 
@@ -91,6 +94,56 @@ def decode_push(data: bytes) -> SyncPush:
         deltas=[_delta_of(delta) for delta in message.deltas],
         last_seen_hlc=message.last_seen_hlc,
     )
+
+
+def split_push(data: bytes) -> list[bytes]:
+    """The deltas of a push that was read already, each as its length and its bytes: to be passed on as they are."""
+    parts = []
+    offset = 0
+    while offset < len(data):
+        tag, offset = _read_varint(data, offset)
+        kind = tag & 7
+        if kind == _WIRE_TYPE_BYTES:
+            size, start = _read_varint(data, offset)
+            if tag == _PUSH_DELTA:
+                parts.append(data[offset : start + size])
+            offset = start + size
+        elif kind == _WIRE_TYPE_VARINT:
+            _, offset = _read_varint(data, offset)
+        else:
+            offset += 8 if kind == _WIRE_TYPE_FIXED64 else 4
+    return parts
+
+
+def join_push(client_id: str, parts: Iterable[bytes]) -> bytes:
+    """A push of deltas that are encoded already."""
+    head = pb.SyncPush(client_id=client_id).SerializeToString()
+    return head + b"".join([_PUSH_DELTA_TAG + part for part in parts])
+
+
+def response_delta(part: bytes) -> bytes:
+    """A delta of a push as it stands in a response."""
+    return _RESPONSE_DELTA_TAG + part
+
+
+def push_part(delta: RowDelta) -> bytes:
+    """A delta as `split_push` gives it."""
+    return encode_delta(delta)[1:]
+
+
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    value = data[offset]
+    if value < 0x80:
+        return value, offset + 1
+    value &= 0x7F
+    shift = 7
+    while True:
+        offset += 1
+        byte = data[offset]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, offset + 1
+        shift += 7
 
 
 def decode_pull(data: bytes) -> SyncPull:
