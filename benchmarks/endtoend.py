@@ -13,6 +13,7 @@ from benchmarks.report import Figure, Report
 from benchmarks.sparkjob import run_spark_job
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
+from mainstem.client import connect_duckdb
 
 SECTION = "end to end"
 KEYS = 300_000
@@ -48,6 +49,20 @@ async def until_running(server: ServerProcess) -> None:
             await asyncio.sleep(0.2)
 
 
+def _judge(url: str, changes: int) -> None:
+    """A time is worth nothing if a row is missing."""
+    with connect_duckdb(url) as duck:
+        counts = "count(*), count(DISTINCT _position), count(DISTINCT _key)"
+        history = duck.execute(f"SELECT {counts} FROM lake.default.events_history").fetchone()
+        state = duck.execute(f"SELECT {counts} FROM lake.default.events").fetchone()
+        stale = duck.execute(
+            "SELECT count(*) FROM lake.default.events s JOIN (SELECT _key, max(_position) AS last"
+            " FROM lake.default.events_history GROUP BY _key) h USING (_key) WHERE s._position <> h.last"
+        ).fetchone()
+    assert history is not None and state is not None and stale == (0,), stale
+    assert history[:2] == (changes, changes) and state == (history[2],) * 3, (history, state)
+
+
 async def run(report: Report, folder: Path, *, small: bool) -> None:
     """2 M changes over 300,000 keys into one table."""
     changes = 200_000 if small else 2_000_000
@@ -67,6 +82,7 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
         seconds = time.time() - result.began_s
         spent = cpu.spent()
         assert flushed["complete"], flushed
+        await asyncio.to_thread(_judge, server.url, changes)
     floor_config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
     async with ServerProcess(folder / "floor", floor_config) as server:
         floor = await run_spark_job("append", {"uri": server.url, "rows": changes, "folder": str(folder / "rows")})
