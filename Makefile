@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test test-typescript check proto compat compat-trino serve bench soak lock clean
+.PHONY: help setup demo todo test chromium test-typescript check proto compat compat-trino compat-flink serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,9 +43,17 @@ todo: setup $(NODE) ## Start the server and the todo app on it (DATA=data PORT=8
 	@cd $(TS) && npm run --silent build:todo
 	@exec $(PY) -m mainstem.app.todo --page $(TS)/apps/todo/dist --data $(DATA) --port $(PORT) --page-port $(or $(PAGE_PORT),8182)
 
-test: setup ## Run the tests
+test: setup chromium ## Run the tests
 	@$(PY) -m pytest -m "not soak" $(ARGS)
 	@$(MAKE) --no-print-directory test-typescript
+
+# A browser for the console's tests. CHROMIUM=/path names another.
+chromium:
+	@if [ -z "$(CHROMIUM)" ] && ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then \
+	  echo "installing Chromium for the tests of the console"; \
+	  command -v apt-get >/dev/null || { echo "there is no apt-get: install Chromium, or name one with CHROMIUM="; exit 1; }; \
+	  sudo=$$(if [ "$$(id -u)" = 0 ]; then echo; else echo sudo; fi); \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -qq -y --no-install-recommends chromium >/dev/null; fi
 
 test-typescript: ## Run the tests of the TypeScript client
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm test --silent; \
@@ -63,6 +71,9 @@ compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest
 
 compat-trino: setup ## Trino on the catalog's tables, on disk and on S3 (fetches 1 GB the first time)
 	@$(PY) -m tests.compat.trino
+
+compat-flink: setup ## Flink on the catalog's tables (fetches 0.5 GB the first time)
+	@$(PY) -m tests.compat.flink
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks

@@ -6,7 +6,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import catalog, endtoend, fairness, freshness, idle, ingest, start, sync, upserts
+from benchmarks import (
+    catalog,
+    compaction,
+    endtoend,
+    fairness,
+    freshness,
+    idle,
+    ingest,
+    queries,
+    start,
+    sync,
+    upserts,
+)
 from benchmarks.report import Report
 
 SECTIONS = {
@@ -16,6 +28,8 @@ SECTIONS = {
     "endtoend": endtoend,
     "freshness": freshness,
     "catalog": catalog,
+    "queries": queries,
+    "compaction": compaction,
     "fairness": fairness,
     "idle": idle,
     "sync": sync,

@@ -30,6 +30,7 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
         tables={
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.only_state": {"history": False},
+            "default.vectors": {"format_version": 3, "history": False},
         },
     )
     server = ServerProcess(tmp_path_factory.mktemp("live"), config)

@@ -9,6 +9,8 @@ from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, delete, insert
 from tests.harness.judge import read_history, read_state
 
+pytestmark = pytest.mark.timeout(900)
+
 BATCHES = 6
 ROWS = 50
 

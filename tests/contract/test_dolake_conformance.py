@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import zstandard
 from websockets.exceptions import ConnectionClosed
 
 from mainstem.admission import DedupSettings, Limits, RateSettings
@@ -388,10 +389,22 @@ class RawJson(Wire):
             return
         data = msgspec.json.encode(message)
         if self._zstd:
-            import zstandard
-
             data = zstandard.ZstdCompressor().compress(data)
         await self.say_bytes(data)
+
+
+async def test_a_bomb_of_the_websockets_own_compression_closes_the_connection(server: ServerProcess) -> None:
+    async with Wire(server.ws_url, "json+deflate") as wire:
+        await wire.say_bytes(bytes(17 << 20))
+        assert await wire.closed() == 1009
+
+
+async def test_a_bomb_of_zstd_is_refused(server: ServerProcess) -> None:
+    async with Wire(server.ws_url) as wire:
+        await wire.say_bytes(zstandard.ZstdCompressor().compress(bytes(64 << 20)))
+        nack = await wire.hear()
+        check_nack(nack, "payload_too_large", retried=False)
+        assert nack["maxSize"] == 16 << 20
 
 
 async def test_the_third_oversized_message_closes_the_connection(server: ServerProcess, way: str) -> None:

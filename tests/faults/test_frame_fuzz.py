@@ -196,7 +196,7 @@ async def fuzz(folder: Path, seed: int, seconds: float) -> None:
 
 
 async def test_frames_at_random_for_some_seconds(tmp_path: Path) -> None:
-    await fuzz(tmp_path, seed=20_261_116, seconds=8)
+    await fuzz(tmp_path, seed=20_261_116, seconds=6)
 
 
 @pytest.mark.soak

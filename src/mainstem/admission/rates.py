@@ -139,6 +139,7 @@ class Rates:
         """
         if self.is_exempt(address):
             return None
+        address = _plain(address)
         settings, now_s, subnet = self.settings, self.clock.monotonic_s(), subnet_of(address)
         if self._by_address[address] >= settings.connections_per_address:
             raise self._refused(address, "connections of an address", settings.connections_per_address, "ip_limit")
@@ -164,8 +165,10 @@ class Rates:
     def request(self, address: str) -> "RateView":
         """A request over HTTP: what is left. Raises RateExceeded."""
         limit, now_s = self.settings.requests_per_s, self.clock.monotonic_s()
-        if self.is_exempt(address):
+        # Our own pipeline comes from this machine, whatever the settings say of others.
+        if self.is_exempt(address) or ip_address(address).is_loopback:
             return RateView(limit, limit, 0.0)
+        address = _plain(address)
         window = self._requests.pop(address, None) or Window()
         self._requests[address] = window
         if len(self._requests) > ADDRESSES_MAX:
@@ -277,6 +280,12 @@ class Meter:
             retry_after_s=min(settings.retry_ms_max / 1000, max(wait_s, grown_s)),
             reason="rate_limited",
         )
+
+
+def _plain(address: str) -> str:
+    """An IPv4 address that comes in the clothes of IPv6 is that IPv4 address."""
+    ip = ip_address(address)
+    return str(getattr(ip, "ipv4_mapped", None) or ip)
 
 
 def subnet_of(address: str) -> str:

@@ -18,6 +18,7 @@ from mainstem.admission import AuthSettings, RateSettings
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.maintenance import MaintenanceSettings
+from mainstem.tables.parquet import ParquetSettings
 from mainstem.tables.settings import TableSettings
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -71,6 +72,13 @@ class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
 
+class QueryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a query may read in the gateway, after pruning. More is Spark's."""
+
+    gateway_bytes_max: Positive = 2048 * MIB
+    gateway_rows_max: Positive = 50_000_000
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -79,7 +87,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
     catalog: CatalogSettings = CatalogSettings()
+    query: QueryConfig = QueryConfig()
     compaction: MaintenanceSettings = MaintenanceSettings()
+    # Of every table that does not say otherwise.
+    parquet: ParquetSettings = ParquetSettings()
     auth: AuthSettings = AuthSettings()
     logging: LoggingConfig = LoggingConfig()
     # By full name, as the file has them: the pipeline's process is handed them as they are.
@@ -87,7 +98,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def table(self, name: TableName) -> TableSettings:
         """How one table is stored."""
-        return TableSettings.from_document(self.tables.get(str(name), {}))
+        return TableSettings.from_document(self.tables.get(str(name), {}), self.parquet)
 
 
 def load_config(path: Path | None) -> Config:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 from litestar import Litestar
-from litestar.openapi import OpenAPIConfig
+from litestar.exceptions import HTTPException
 from litestar.types import ASGIApp
 
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
@@ -22,6 +22,7 @@ from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
 from mainstem.app.objectstore import engine_settings
 from mainstem.app.query import CatalogLake, Queries, open_queries
+from mainstem.app.spark_queries import SparkQueries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
 from mainstem.app.sync_history import LakeHistory
@@ -33,18 +34,23 @@ from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
 from mainstem.doors.access import check_access
 from mainstem.doors.auth import AuthGate
+from mainstem.doors.bodies import check_body
 from mainstem.doors.catalog import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
 from mainstem.doors.config import config_router
+from mainstem.doors.console import console_router, openapi_config, sign_in, sign_in_policy
 from mainstem.doors.http_rates import limited
 from mainstem.doors.insight import insight_router
 from mainstem.doors.query import scope_of_principal
+from mainstem.doors.refusals import failed, refused
+from mainstem.doors.spark_queries import spark_queries_router
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
 from mainstem.model import LogPosition, MainstemError, TableName
+from mainstem.query.route import RouteSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
 from mainstem.wire.cdc import ServerState
@@ -71,8 +77,14 @@ class Gateway:
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
+        self.spark = SparkQueries(clock)
         self._queries: Queries = open_queries(
-            self.catalog, engine_settings(config.catalog, self.catalog.warehouse), log=log, scope=scope_of_principal
+            self.catalog,
+            engine_settings(config.catalog, self.catalog.warehouse),
+            log=log,
+            route=RouteSettings(bytes_max=config.query.gateway_bytes_max, rows_max=config.query.gateway_rows_max),
+            big=self.spark if config.pipeline.enabled else None,
+            scope=scope_of_principal,
         )
         self.following = Following(self.catalog)
         for table in self.catalog.tables():
@@ -96,7 +108,7 @@ class Gateway:
             data=data,
             log=log,
             tap=tap,
-            dedup=dedup,
+            gate=gate,
             limits=push_limits(config.log.buffer_bytes_max),
             backlog_bytes=self.backlog_bytes,
             flusher=self,
@@ -149,6 +161,8 @@ class Gateway:
             fallback=self._catalog_client,
             gives_tokens=self.catalog.tokens.is_required,
             is_cross_origin=self.sync.door.is_ours,
+            sign_in=sign_in,
+            sign_in_policy=sign_in_policy(),
             refuses_itself=self.sync.door.is_ours,
         )
         self.refused = gate.refused
@@ -175,11 +189,15 @@ class Gateway:
                 self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                console_router(self._clock),
                 compaction_router(self.maintainer),
+                spark_queries_router(self.spark),
             ],
-            openapi_config=OpenAPIConfig(title="Mainstem", version=VERSION, path="/schema"),
+            openapi_config=openapi_config(VERSION),
             logging_config=None,
             guards=[check_access],
+            before_request=check_body,
+            exception_handlers={MainstemError: failed, HTTPException: refused},
         )
 
     def _retune(self, config: Config) -> None:
@@ -220,7 +238,8 @@ class Gateway:
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         await self._queries.engine.close()
-        self.maintainer.close()
+        await self.spark.close()
+        await self.maintainer.close()
         await self._log.close()
         await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)

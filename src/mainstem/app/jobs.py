@@ -21,6 +21,8 @@ ATTEMPTS_MAX = 3
 QUEUED_MAX = 1_000
 ENDED_KEPT_MAX = 500
 _RETRY_AFTER_S = 30.0
+# A pipeline that has not asked for so long, and has nothing in hand, is not there.
+_AWAY_S = 60.0
 
 
 class Jobs:
@@ -39,10 +41,15 @@ class Jobs:
         jobs = [msgspec.json.decode(document, type=Job) for (document,) in rows]
         self._jobs: OrderedDict[str, Job] = OrderedDict((job.id, job) for job in jobs)
         self._worker: str | None = None
+        self._asked_s: float | None = None
+        self._closed = False
         self._changed = asyncio.Condition()
 
-    def close(self) -> None:
-        """Let go of the database."""
+    async def close(self) -> None:
+        """Let whoever waits go, and let go of the database."""
+        self._closed = True
+        async with self._changed:
+            self._changed.notify_all()
         self._database.close()
 
     def all(self) -> list[Job]:
@@ -78,14 +85,17 @@ class Jobs:
 
     async def take(self, worker: str, wait_s: float) -> Job | None:
         """The next job for a pipeline; None where none came up in time. A new worker means that the last one died."""
+        self._asked_s = self._clock.monotonic_s()
         if worker != self._worker:
             self._worker = worker
             await self._requeue()
         try:
             async with asyncio.timeout(wait_s), self._changed:
-                while (job := self._next()) is None:
+                while (job := self._next()) is None and not self._closed:
                     await self._changed.wait()
         except TimeoutError:
+            return None
+        if job is None or self._closed:
             return None
         job = msgspec.structs.replace(
             job,
@@ -123,14 +133,21 @@ class Jobs:
         return job
 
     async def wait(self, job_id: str, timeout_s: float) -> Job:
-        """The job once it has ended, or as it is when the time is over."""
+        """The job once it has ended, or as it is when the time is over, or at once where nobody would do it."""
+        if not self._is_attended():
+            return self.get(job_id)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                while self.get(job_id).state not in ENDED:
+                while self.get(job_id).state not in ENDED and not self._closed:
                     await self._changed.wait()
         except TimeoutError:
             pass
         return self.get(job_id)
+
+    def _is_attended(self) -> bool:
+        if any(job.state is JobState.RUNNING for job in self._jobs.values()):
+            return True
+        return self._asked_s is not None and self._clock.monotonic_s() - self._asked_s < _AWAY_S
 
     def _next(self) -> Job | None:
         running = {job.table for job in self._jobs.values() if job.state is JobState.RUNNING}

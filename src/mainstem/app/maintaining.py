@@ -14,11 +14,11 @@ import msgspec
 
 from mainstem.app.jobs import Jobs
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.catalog.inventory import Inventories, Inventory
+from mainstem.catalog.inventory import Inventory
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import compaction as door
-from mainstem.model import MainstemError, TableName
+from mainstem.model import NOWHERE, MainstemError, NotFound, TableName
 from mainstem.runtime.clock import Clock
 from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table, plan_groups
 from mainstem.wire.jobs import ENDED, Job, JobNews, JobState
@@ -36,7 +36,6 @@ class Maintainer:
         self._settings = settings
         self._clock = clock
         self._jobs = Jobs(folder / "jobs.db", clock)
-        self._inventories = Inventories(catalog.file_io)
         self._started_ms = clock.now_ms()
         # How many files a table had when it was last looked at, and when that was.
         self._looked: dict[TableName, tuple[int, int]] = {}
@@ -45,9 +44,9 @@ class Maintainer:
         """Other thresholds, from the next look on."""
         self._settings = settings
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of the queue."""
-        self._jobs.close()
+        await self._jobs.close()
 
     async def run_timer(self) -> None:
         """Look at the tables by the thresholds, until cancelled."""
@@ -106,17 +105,25 @@ class Maintainer:
     async def auto(self, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
         """Queue a job for every table that has something to gain by the thresholds."""
         plan, jobs = [], []
-        for name in await self._names(None, None):
-            if only_due and not self._is_due(name):
+        tables = await asyncio.to_thread(self._catalog.tables)
+        # Other engines' tables are theirs to maintain, unless somebody asks.
+        for name in sorted(each.table for each in tables if each.covered > NOWHERE):
+            if only_due and not await asyncio.to_thread(self._is_due, name):
                 continue
-            candidate = await self._candidate(name, self._settings)
+            try:
+                candidate = await self._candidate(name, self._settings)
+            except NotFound:
+                # Dropped since it was listed.
+                continue
             orphans = self._orphans_are_due(name)
             if candidate is None or not (_is_worth_it(candidate) or orphans):
                 continue
             plan.append(candidate)
             if not dry_run:
                 steps = (*_AUTO_STEPS, Step.ORPHANS) if orphans else _AUTO_STEPS
-                job = Job(id="", table=str(name), steps=tuple(map(str, steps)), cause="auto")
+                job = Job(
+                    id="", table=str(name), steps=tuple(map(str, steps)), settings=self._tuned(), cause="auto"
+                )
                 jobs.append(await self._jobs.submit(job))
         return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan)
 
@@ -178,15 +185,23 @@ class Maintainer:
         if current_snapshot_id(document) is None:
             return None
         settings = for_table(settings, document["properties"])
-        inventory = self._inventories.take(document)
+        inventory = self._catalog.inventories.take(document)
         self._looked[name] = (len(inventory.files) + inventory.delete_files, self._clock.now_ms())
         return _candidate(name, document, inventory, settings, partitions, self._clock.now_ms())
+
+    def _tuned(self) -> dict[str, Any]:
+        """What may have changed since the pipeline was started with it."""
+        settings = self._settings
+        return {"min_files": settings.min_files, "max_files": settings.max_files}
 
     def _is_due(self, name: TableName) -> bool:
         """By what the newest snapshot says of itself: no manifest is read for it."""
         if self._jobs.pending(str(name)) is not None:
             return False
-        document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+        try:
+            document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+        except NotFound:
+            return False
         snapshot_id = current_snapshot_id(document)
         if snapshot_id is None:
             return False

@@ -10,7 +10,7 @@ from mainstem.catalog import Catalog, TableIdent
 from mainstem.doors.analyst import analyst_router
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
-from mainstem.model import NotFound, TableName
+from mainstem.model import Invalid, NotFound, TableName
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import EngineSettings, QueryEngine
 from mainstem.query.pending import LogPending
@@ -18,6 +18,7 @@ from mainstem.query.plan import Planner
 from mainstem.query.ports import BigQueryEngine, LoadedTable
 from mainstem.query.route import Router as EngineRouter
 from mainstem.query.route import RouteSettings
+from mainstem.query.spark_sql import spark_statement
 
 
 class CatalogLake:
@@ -64,5 +65,11 @@ def open_queries(
     engine = QueryEngine(CatalogLake(catalog), settings, pending=pending)
     planner = Planner(engine.binder, engine.parser)
     dispatcher = Dispatcher(engine, planner, route, big=big)
-    router = query_router(dispatcher, planner, EngineRouter(planner, route), scope=scope)
+
+    def fits_spark(sql: str) -> None:
+        if big is None:
+            raise Invalid("there is no Spark here")
+        spark_statement(engine.parser, engine.parser.check(sql))
+
+    router = query_router(dispatcher, planner, EngineRouter(planner, route, fits_spark), scope=scope)
     return Queries(engine, router, analyst_router(engine, scope=scope))

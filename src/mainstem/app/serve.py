@@ -153,6 +153,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "report_url": f"{url}/v1/pipeline/report",
                 "checkpoints_url": f"{url}/v1/pipeline/checkpoints",
                 "jobs_url": f"{url}/v1/pipeline/jobs",
+                "queries_url": f"{url}/v1/pipeline/queries",
                 "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
@@ -163,6 +164,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "driver_rows_max": config.pipeline.driver_rows_max,
                 "breaker_failures": config.pipeline.breaker_failures,
                 "breaker_open_s": config.pipeline.breaker_open_s,
+                "parquet": config.parquet,
                 "tables": config.tables,
                 "logging": config.logging,
             }

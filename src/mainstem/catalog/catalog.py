@@ -17,8 +17,9 @@ from mainstem.catalog.access import Access, Grant
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
-from mainstem.catalog.files import FileIoOf, Files, RoutedFiles
+from mainstem.catalog.files import Files, RoutedFiles
 from mainstem.catalog.generic import GenericTables
+from mainstem.catalog.inventory import Inventories
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
@@ -141,6 +142,7 @@ class Catalog:
         self.access = access or Access()
         self.tokens = tokens or Tokens({}, "", 3600, self._clock)
         self._planner = Planner(self._files.file_io)
+        self.inventories = Inventories(self._files.file_io)
         self.views = Views(
             store=store,
             files=self._files,
@@ -165,11 +167,6 @@ class Catalog:
     def cached_bytes(self) -> int:
         """Of metadata documents, at hand."""
         return self._documents.cached_bytes
-
-    @property
-    def file_io(self) -> FileIoOf:
-        """pyiceberg's way to the tables' files, for whoever reads manifests."""
-        return self._files.file_io
 
     def check_warehouse(self, name: str | None) -> None:
         """Refuse a client that asks for a warehouse that is not this one."""
@@ -227,9 +224,17 @@ class Catalog:
         """Create a namespace, and the ones above it that are missing."""
         self._store.create_namespace(check_namespace(namespace), properties)
 
+    def create_namespace_if_missing(self, namespace: Sequence[str]) -> None:
+        """Make sure that there is such a namespace."""
+        with suppress(AlreadyExists):
+            self.create_namespace(namespace, {})
+
     def namespace_properties(self, namespace: Namespace) -> dict[str, str]:
-        """The properties of a namespace; raises where there is none."""
-        return self._store.namespace_properties(namespace)
+        """The properties of a namespace; raises where there is none.
+
+        Where its tables are put is told with them: Trino chooses the places of its tables by that.
+        """
+        return {"location": self._locations.of_namespace(namespace)} | self._store.namespace_properties(namespace)
 
     def update_namespace(
         self, namespace: Namespace, removals: Sequence[str], updates: dict[str, str]

@@ -49,6 +49,7 @@ class AuthGate:
         fallback: Fallback = lambda path, token: None,
         gives_tokens: bool = False,
         sign_in: SignIn = lambda path: None,
+        sign_in_policy: bytes = b"default-src 'none'",
         is_cross_origin: Callable[[str], bool] = lambda path: False,
         refuses_itself: Callable[[str], bool] = lambda path: False,
     ) -> None:
@@ -58,6 +59,7 @@ class AuthGate:
         self._fallback = fallback
         self._gives_tokens = gives_tokens
         self._sign_in = sign_in
+        self._sign_in_policy = sign_in_policy
         # Paths that pages of other origins may ask: an application in a browser syncs with whatever serves it.
         self._is_cross_origin = is_cross_origin
         # Paths whose protocol has refusals of its own: the door finds the error where the principal would be.
@@ -142,6 +144,8 @@ class AuthGate:
             (b"www-authenticate", _challenge(error)),
             (b"cache-control", b"no-store"),
         ]
+        if page is not None:
+            headers.append((b"content-security-policy", self._sign_in_policy))
         if self._is_cross_origin(scope["path"]):
             # Or the page would not even learn that it needs another token.
             headers.append((b"access-control-allow-origin", b"*"))

@@ -20,6 +20,7 @@ from mainstem.catalog.catalog import Loaded
 from mainstem.catalog.metadata import with_referenced_snapshots_only
 from mainstem.catalog.planning import Scan, ScanRequest
 from mainstem.doors.catalog_answers import UNPROCESSABLE, Answer, Asked, failure, ok
+from mainstem.doors.catalog_tables import TABLE_OPERATIONS
 from mainstem.model import Denied, Invalid
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
@@ -374,6 +375,7 @@ OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
     Operation.COMMIT_VIEW: _commit_view,
     Operation.DROP_VIEW: _drop_view,
     Operation.RENAME_VIEW: _rename_view,
+    **TABLE_OPERATIONS,
     Operation.LIST_GENERIC_TABLES: _list_generic,
     Operation.CREATE_GENERIC_TABLE: _create_generic,
     Operation.LOAD_GENERIC_TABLE: _load_generic,

@@ -34,6 +34,9 @@ _READS = frozenset(
         Operation.LIST_VIEWS,
         Operation.LOAD_VIEW,
         Operation.VIEW_EXISTS,
+        Operation.LIST_PARTITIONS,
+        Operation.PARTITION_STATS,
+        Operation.LIST_SCHEMAS,
         Operation.LIST_GENERIC_TABLES,
         Operation.LOAD_GENERIC_TABLE,
     }

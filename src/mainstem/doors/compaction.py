@@ -13,6 +13,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 from litestar import Request, Response, Router, delete, get, post
+from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 
@@ -25,6 +26,8 @@ AnyRequest = Request[Any, Any, Any]
 WAIT_S_MAX = 600.0
 POLL_S_MAX = 30.0
 BODY_BYTES_MAX = 256 * 1024
+TARGET_BYTES_MAX = 1 << 40
+AGE_S_MAX = 1e10
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -76,11 +79,11 @@ class RunBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Wait so long for the end of the jobs.
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = 0.0
     # Two files are worth it where somebody asks; the timer wants more.
-    min_files: Annotated[int, msgspec.Meta(ge=2)] = 2
-    max_files: Annotated[int, msgspec.Meta(ge=2)] | None = None
-    target_file_size_bytes: Annotated[int, msgspec.Meta(gt=0)] | None = None
-    snapshot_age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    orphan_age_s: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    min_files: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] = 2
+    max_files: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] | None = None
+    target_file_size_bytes: Annotated[int, msgspec.Meta(gt=0, le=TARGET_BYTES_MAX)] | None = None
+    snapshot_age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] | None = None
+    orphan_age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] | None = None
 
 
 class AutoBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,7 +233,7 @@ def compaction_router(app: Maintaining) -> Router:
     return Router(
         path="/",
         route_handlers=[candidates, run, auto, metrics, jobs, job, cancel, take, tell],
-        exception_handlers={MainstemError: failed},
+        exception_handlers={MainstemError: failed, HTTPException: refused},
     )
 
 
@@ -250,3 +253,14 @@ def failed(request: AnyRequest, error: MainstemError) -> Response[FailedAnswer]:
     reason = getattr(error, "reason", None) or type(error).__name__.lower()
     body = FailedAnswer(Failed(message=str(error), reason=reason))
     return Response(body, status_code=code, headers=headers, media_type="application/json")
+
+
+def refused(request: AnyRequest, error: HTTPException) -> Response[FailedAnswer]:
+    """A request that did not even reach the app, in the same form."""
+    del request
+    details = "; ".join(
+        f"{each.get('key', '')}: {each.get('message', '')}" for each in error.extra or () if isinstance(each, dict)
+    )
+    message = f"{error.detail}{'. ' + details if details else ''}"
+    body = FailedAnswer(Failed(message=message, reason="invalid_format"))
+    return Response(body, status_code=error.status_code, headers=error.headers, media_type="application/json")

@@ -16,6 +16,7 @@ from litestar.params import JSONBody
 
 from mainstem.admission import Principal
 from mainstem.doors.access import principal_of
+from mainstem.doors.bodies import decoded
 from mainstem.doors.http import Wire
 from mainstem.doors.refusals import ErrorAnswer, failed, refused
 from mainstem.model import Invalid, MainstemError
@@ -129,8 +130,8 @@ _FIXED = {
     "deduplicationWindowMs": "duplicates are told by source and sequence, however old they are",
     "maxPayloadSize": "producers are told of it when they connect",
     "maxEventSize": "producers are told of it when they connect",
-    "parquetRowGroupSize": "it is a setting of the tables: [tables], and a restart",
-    "parquetCompression": "it is a setting of the tables: [tables], and a restart",
+    "parquetRowGroupSize": "it is a setting of the tables: [parquet] row_group_rows, and a restart",
+    "parquetCompression": "it is a setting of the tables: [parquet] compression, and a restart",
 }
 
 _ERRORS = {
@@ -163,7 +164,7 @@ def config_router(tuning: Tuning) -> Router:
 
 def _asked(body: bytes) -> dict[str, Any]:
     """The names that stand in the body. The framework has checked the values; an unknown name is told why."""
-    asked = msgspec.json.decode(body, type=dict[str, Any])
+    asked: dict[str, Any] = decoded(body)
     known = {field.encode_name for field in msgspec.structs.fields(ConfigPatch)}
     for name in asked:
         if name in _FIXED:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 from litestar import Request, Response, Router, get, post
+from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 
 from mainstem.admission import Principal, Role
@@ -17,7 +18,8 @@ AnyRequest = Request[Any, Any, Any]
 
 FLUSH_S_DEFAULT = 60.0
 FLUSH_S_MAX = 600.0
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# The framework adds the charset.
+METRICS_TYPE = "text/plain; version=0.0.4"
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -213,7 +215,13 @@ def operations_router(operations: Operations) -> Router:
     async def status(request: AnyRequest) -> Status:
         return visible(operations.status(), principal_of(request.scope))
 
-    @get("/metrics", summary="Metrics for Prometheus", opt=access(Role.READER))
+    @get(
+        "/metrics",
+        summary="Metrics for Prometheus",
+        media_type=METRICS_TYPE,
+        responses={200: ResponseSpec(data_container=str, media_type=METRICS_TYPE, generate_examples=False)},
+        opt=access(Role.READER),
+    )
     async def metrics(request: AnyRequest) -> Response[bytes]:
         return Response(operations.metrics(principal_of(request.scope)), media_type=METRICS_TYPE)
 

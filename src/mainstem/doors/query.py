@@ -33,7 +33,7 @@ from mainstem.query.encode import ArrowPieces, csv_bytes, json_rows
 from mainstem.query.engine import ROWS_DEFAULT, TIMEOUT_MS_DEFAULT, Column, QueryRequest, Running, Stats
 from mainstem.query.plan import Plan, Planner, PlanRequest
 from mainstem.query.ports import Readable, everything
-from mainstem.query.route import Route
+from mainstem.query.route import EngineName, Route
 from mainstem.query.route import Router as EngineRouter
 
 T = TypeVar("T")
@@ -62,6 +62,8 @@ class QueryBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fiel
     limit: int = ROWS_DEFAULT
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     freshness: Freshness = Freshness.SNAPSHOT
+    # `duckdb` or `spark`; left out: by the plan.
+    engine: EngineName | None = None
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
@@ -119,7 +121,13 @@ def query_router(dispatcher: Dispatcher, planner: Planner, router: EngineRouter,
         tags=["query"],
     )
     async def query(request: AnyRequest, data: JSONBody[QueryBody]) -> Response[Any]:
-        asked = QueryRequest(sql=data.sql, limit=data.limit, timeout_ms=data.timeout_ms, freshness=data.freshness)
+        asked = QueryRequest(
+            sql=data.sql,
+            limit=data.limit,
+            timeout_ms=data.timeout_ms,
+            freshness=data.freshness,
+            engine=data.engine,
+        )
         chosen = data.format or format_of(request.headers.get("accept", ""))
         readable = scope(request)
         if chosen is Format.JSON:

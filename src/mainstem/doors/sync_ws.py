@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from mainstem.admission import Rates
 from mainstem.doors.sync_access import Caller
 from mainstem.doors.sync_answers import close_of
 from mainstem.doors.sync_frames import Frame, writer_of
@@ -33,8 +34,11 @@ _logger = logging.getLogger(__name__)
 class SyncSockets:
     """All WebSockets of the sync door."""
 
-    def __init__(self, service: SyncService, clock: Clock, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, service: SyncService, rates: Rates, clock: Clock, *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
         self._service = service
+        self._rates = rates
         self._clock = clock
         self._connections_max = connections_max
         self._rounds: dict[str, _Rounds] = {}
@@ -60,6 +64,8 @@ class SyncSockets:
                 raise Denied("no such route")
             asked.caller.check_gateway(asked.gateway)
             self._check_room()
+            client = scope.get("client")
+            meter = self._rates.connect(client[0] if client else "")
         except MainstemError as error:
             code, reason = close_of(error)
             await _close(send, code, reason)
@@ -74,6 +80,7 @@ class SyncSockets:
         try:
             await connection.run(receive)
         finally:
+            self._rates.leave(meter)
             self._connections.discard(connection)
             if not self._connections:
                 self._empty.set()

@@ -60,15 +60,25 @@ class _Planned:
     gone: set[str] = field(default_factory=set)
 
 
+def own_lake(lake: Lake) -> Lake:
+    """The same tables in a session of their own.
+
+    A table that the lanes share would change under a rewrite: its schema between reading and writing, say. And the
+    lanes' session stages its writes, and plans them adaptively.
+    """
+    spark = own_session(lake.spark)
+    own = Lake(spark, lake.catalog)
+    spark.conf.unset("spark.wap.id")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    return own
+
+
 class Compaction:
-    """Compacts tables of one lake."""
+    """Compacts tables of a lake of its own."""
 
     def __init__(self, lake: Lake, turns: Turns) -> None:
         self._lake = lake
         self._turns = turns
-        # Of its own: the session of the lanes stages its writes, and plans them adaptively.
-        self.spark = own_session(lake.spark)
-        self.spark.conf.set("spark.sql.adaptive.enabled", "false")
 
     def run(
         self,
@@ -145,7 +155,7 @@ class Compaction:
         same_spec = all(int(planned.tasks[file.path].file().specId()) == spec_id for file in group.files)
         try:
             rows = (
-                self.spark.read.format("iceberg")
+                self._lake.spark.read.format("iceberg")
                 .option("split-size", str(_split_bytes(group, planned.target_bytes)))
                 .option("file-open-cost", "0")
                 .load(set_id)
@@ -210,7 +220,7 @@ def plan_files(table: LakeTable) -> _Planned:
     planned = _Planned(table.snapshot_id)
     if planned.snapshot_id is None:
         return planned
-    tasks = table.java.newScan().planFiles()
+    tasks = table.java.newScan().useSnapshot(planned.snapshot_id).planFiles()
     rows_by_delete: dict[str, int] = {}
     partitions_of: dict[str, set[str]] = {}
     try:

@@ -68,7 +68,8 @@ class DriverPass:
 
     def write(self, run: TableSlice, settings: TableSettings) -> bool:
         """Write a slice into its state and history. False: tables, schema or rows need more than this."""
-        if run.errors or not self._takes(run):
+        # A table that is to be partitioned may have to become so with this very slice.
+        if run.errors or settings.partition or not self._takes(run):
             return False
         state = self._suited(run.table) if settings.state else None
         history = self._suited(run.table.history) if settings.history else None

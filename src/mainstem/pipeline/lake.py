@@ -23,8 +23,8 @@ from mainstem.tables.layout import (
     POSITION_MARK,
     SINCE_PROPERTY,
     STATE_COLUMNS,
-    stored_name,
 )
+from mainstem.tables.partitions import applicable, field_name, source_of
 from mainstem.tables.settings import Transform
 from mainstem.tables.types import ColumnType
 
@@ -185,7 +185,8 @@ class Lake:
         self._create_namespace(name)
         schema = self._schema(columns)
         builder = self._java_catalog().buildTable(self._java_identifier(name), schema)
-        builder = builder.withPartitionSpec(self._spec(schema, partition))
+        now, _ = applicable(partition, dict(columns))
+        builder = builder.withPartitionSpec(self._spec(schema, now))
         try:
             java = builder.withProperties(_java_map(self.jvm, properties)).create()
         except Py4JJavaError as error:
@@ -220,9 +221,9 @@ class Lake:
     def _spec(self, schema: Any, partition: Sequence[Transform]) -> Any:
         builder = self.jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
         for transform in partition:
-            column = stored_name(transform.column) if transform.column not in _OWN_STATE_COLUMNS else transform.column
             add = getattr(builder, transform.name)
-            add(column) if transform.size is None else add(column, transform.size)
+            arguments = [source_of(transform)] if transform.size is None else [source_of(transform), transform.size]
+            add(*arguments, field_name(transform))
         return builder.build()
 
     def _strings(self, values: Sequence[str]) -> Any:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
-from mainstem.pipeline.compaction import Compacted, Compaction
+from mainstem.pipeline.compaction import Compacted, Compaction, own_lake
 from mainstem.pipeline.lake import Lake, LakeTable, is_conflict
 from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import Clock
@@ -35,16 +35,16 @@ class Maintenance:
     """Maintains the tables of one lake."""
 
     def __init__(self, lake: Lake, turns: Turns, settings: MaintenanceSettings, clock: Clock) -> None:
-        self._lake = lake
+        self._lake = own_lake(lake)
         self._turns = turns
         self._settings = settings
         self._clock = clock
-        self._compaction = Compaction(lake, turns)
+        self._compaction = Compaction(self._lake, turns)
 
     @property
     def spark(self) -> SparkSession:
         """The session that it works in, to be made that of the calling thread."""
-        return self._compaction.spark
+        return self._lake.spark
 
     def run(
         self,
@@ -83,7 +83,7 @@ class Maintenance:
                 case Step.MANIFESTS:
                     results[step] = self._in_turn(lane, found, lambda: self._rewrite_manifests(found, settings))
                 case Step.EXPIRE:
-                    results[step] = self._in_turn(lane, found, lambda: self._expire(found, settings))
+                    results[step] = self._expire(lane, found, settings)
                 case Step.ORPHANS:
                     results[step] = self._remove_orphans(found, settings, dry_run=dry_run)
             on_progress(step, results[step])
@@ -136,17 +136,18 @@ class Maintenance:
             "manifests_written": len(list(result.addedManifests())),
         }
 
-    def _expire(self, table: LakeTable, settings: MaintenanceSettings) -> Done:
-        """Forget old snapshots, and remove the files that only they had. The head of main always stays."""
+    def _expire(self, lane: TableName, table: LakeTable, settings: MaintenanceSettings) -> Done:
+        """Forget old snapshots, and remove the files that only they had. The head of main always stays.
+
+        The lane need not wait: what it writes meanwhile is in no snapshot that goes.
+        """
         nothing = {"snapshots": 0, "data_files": 0, "delete_files": 0, "metadata_files": 0}
-        times_ms = [int(snapshot.timestampMillis()) for snapshot in table.java.snapshots()]
-        before_ms = expire_before_ms(times_ms, self._clock.now_ms(), settings)
+        table.refresh()
+        before = {int(snapshot.snapshotId()): int(snapshot.timestampMillis()) for snapshot in table.java.snapshots()}
+        before_ms = expire_before_ms(list(before.values()), self._clock.now_ms(), settings)
         if before_ms is None:
             return nothing
-        if _marks(table) and not _is_marked(table.java.currentSnapshot(), table):
-            # Somebody else's commit is at the head, and the marks are behind it: they must not go.
-            table.mark(table.marks())
-            table.refresh()
+        self._in_turn(lane, table, lambda: _mark_head(table))
         action = self._actions().expireSnapshots(table.java).expireOlderThan(before_ms).retainLast(1)
         executors = self._lake.jvm.java.util.concurrent.Executors
         pool = executors.newFixedThreadPool(_DELETE_THREADS)
@@ -157,7 +158,7 @@ class Maintenance:
         table.refresh()
         deletes = int(result.deletedPositionDeleteFilesCount()) + int(result.deletedEqualityDeleteFilesCount())
         return {
-            "snapshots": len(times_ms) - len(list(table.java.snapshots())),
+            "snapshots": len(before.keys() - {int(each.snapshotId()) for each in table.java.snapshots()}),
             "data_files": int(result.deletedDataFilesCount()),
             "delete_files": deletes,
             "metadata_files": int(result.deletedManifestsCount()) + int(result.deletedManifestListsCount()),
@@ -194,9 +195,13 @@ def _marks(table: LakeTable) -> dict[str, str]:
     return marks.summary() if marks.position else {}
 
 
-def _is_marked(snapshot: Any, table: LakeTable) -> bool:
-    summary = snapshot.summary()
-    return all(summary.get(name) == value for name, value in _marks(table).items())
+def _mark_head(table: LakeTable) -> Done:
+    """Where somebody else's commit is at the head, the marks are behind it: bring them there before those go."""
+    summary = table.java.currentSnapshot().summary()
+    if any(summary.get(name) != value for name, value in _marks(table).items()):
+        table.mark(table.marks())
+        table.refresh()
+    return {}
 
 
 def _summary_count(table: LakeTable, name: str) -> int:

@@ -1,6 +1,6 @@
 """Casting a state table's columns to a type that Iceberg cannot widen to: all rows, one atomic replace."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import functions as sf
 
@@ -8,7 +8,8 @@ from mainstem.pipeline.changes import spark_type
 from mainstem.pipeline.lake import Lake, LakeTable, Marks, quoted
 from mainstem.pipeline.session import own_session
 from mainstem.tables.evolution import Column
-from mainstem.tables.types import STRING, VARIANT
+from mainstem.tables.partitions import takes
+from mainstem.tables.types import STRING, VARIANT, ColumnType
 
 
 def rewrite_columns(lake: Lake, table: LakeTable, columns: Sequence[Column], marks: Marks) -> None:
@@ -32,29 +33,31 @@ def rewrite_columns(lake: Lake, table: LakeTable, columns: Sequence[Column], mar
             selected.append(sf.to_json(old).alias(field.name))
         else:
             selected.append(old.cast(spark_type(column.type)).alias(field.name))
+    types = {column.stored: column.type for column in columns}
     view = f"mainstem_rewrite_{table.java.uuid().toString().replace('-', '')}"
     source.select(*selected).createOrReplaceGlobalTempView(view)
     try:
         spark.sql(
-            f"CREATE OR REPLACE TABLE {table.identifier} USING iceberg {_partitioned_by(table)}"
+            f"CREATE OR REPLACE TABLE {table.identifier} USING iceberg {_partitioned_by(table, types)}"
             f"AS SELECT * FROM global_temp.{view}"
         )
     finally:
         spark.catalog.dropGlobalTempView(view)
 
 
-def _partitioned_by(table: LakeTable) -> str:
-    """The table's current partition spec in Spark's SQL."""
+def _partitioned_by(table: LakeTable, new_types: Mapping[str, ColumnType]) -> str:
+    """The table's current partition spec in Spark's SQL, without what the new types do not allow."""
     schema = table.java.schema()
     parts = []
     for field in table.java.spec().fields():
-        column = quoted(schema.findColumnName(field.sourceId()))
-        transform = field.transform().toString()
-        if transform == "void":
+        name = str(schema.findColumnName(field.sourceId()))
+        column = quoted(name)
+        transform = str(field.transform().toString())
+        if transform == "void" or not takes(transform.partition("[")[0], new_types.get(name)):
             continue
         if transform.endswith("]"):
-            name, _, size = transform[:-1].partition("[")
-            parts.append(f"{name}({size}, {column})")
+            kind, _, size = transform[:-1].partition("[")
+            parts.append(f"{kind}({size}, {column})")
         else:
             parts.append(column if transform == "identity" else f"{transform}({column})")
     return f"PARTITIONED BY ({', '.join(parts)}) " if parts else ""

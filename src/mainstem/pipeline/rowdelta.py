@@ -24,6 +24,7 @@ from mainstem.pipeline.lake import STAGE_ID, LakeTable, Marks, commit
 from mainstem.pipeline.lookup import LiveFiles, find_places, live_files
 from mainstem.pipeline.upsert import append
 from mainstem.tables.layout import POSITION_MARK
+from mainstem.tables.parquet import CODEC_PROPERTY, writer_options
 
 # Of the two columns of a position delete file, by Iceberg's specification.
 _DELETE_SCHEMA = pa.schema(
@@ -118,7 +119,8 @@ def _write_delete_file(table: LakeTable, like: Any, places: pa.Table) -> Any:
     jvm = table.lake.jvm
     location = table.java.locationProvider().newDataLocation(f"{uuid.uuid4()}-deletes.parquet")
     sink = pa.BufferOutputStream()
-    pq.write_table(places.cast(_DELETE_SCHEMA), sink, compression="zstd")
+    codec = writer_options({CODEC_PROPERTY: table.property(CODEC_PROPERTY) or ""}).codec
+    pq.write_table(places.cast(_DELETE_SCHEMA), sink, compression=str(codec))
     content = sink.getvalue().to_pybytes()
     stream = table.java.io().newOutputFile(location).create()
     try:

@@ -15,19 +15,22 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from mainstem.model.errors import Conflict
+from mainstem.model.errors import Conflict, MainstemError
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier
 from mainstem.pipeline.checkpoints import CheckpointLoop
+from mainstem.pipeline.declared import bring_up_to_date
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.progress import Progress, Reporter
+from mainstem.pipeline.queries import QueryRunner
 from mainstem.pipeline.quickcatalog import QuickCatalog
 from mainstem.pipeline.quickcommit import QuickCommits
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
@@ -111,14 +114,17 @@ def _run(
             # Whoever has work to do warms up by doing it.
             progress.enter("warming")
             warm_up(spark, sql, side_jobs)
+        _apply_configuration(settings, lake)
         carrier = Carrier(folder, writer_for, lanes, progress, clock, breaker)
         stream = SegmentStream(carrier, progress, settings.trigger_s)
         # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
         carrier.tick()
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
-        checkpoints = _start_checkpoints(settings, lake)
-        jobs = _start_jobs(settings, lake, turns, clock)
+        helpers: list[JobRunner | QueryRunner | CheckpointLoop] = []
+        helpers += _start_jobs(settings, lake, turns, clock)
+        helpers += _start_queries(settings, lake)
+        helpers += _start_checkpoints(settings, lake)
         try:
             while not stop.wait(WATCH_INTERVAL_S):
                 stream.watch()
@@ -128,10 +134,8 @@ def _run(
             watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
             watchdog.daemon = True
             watchdog.start()
-            if checkpoints is not None:
-                checkpoints.stop()
-            if jobs is not None:
-                jobs.stop()
+            for helper in helpers:
+                helper.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
 
@@ -147,20 +151,30 @@ def _driver_pass(
     return DriverPass(sql, catalog, QuickCommits(catalog, clock), side_jobs, settings.driver_rows_max)
 
 
-def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> CheckpointLoop | None:
+def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:
+    """What the configuration says of tables may have changed since they were made."""
+    for name, table in settings.tables.items():
+        try:
+            bring_up_to_date(lake, name, table)
+        except (MainstemError, Py4JJavaError) as error:
+            # The table is written all the same, as it is.
+            log.warning("the configuration of a table could not be applied: %s", error, extra={"table": str(name)})
+
+
+def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> list[CheckpointLoop]:
     if settings.checkpoints_url is None:
-        return None
+        return []
     loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
     loop.start()
-    return loop
+    return [loop]
 
 
 def _start_jobs(
     settings: PipelineSettings, lake: Lake, turns: Turns, clock: Clock
-) -> JobRunner | None:
+) -> list[JobRunner]:
     """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
     if settings.jobs_url is None:
-        return None
+        return []
     maintenance = Maintenance(lake, turns, settings.maintenance, clock)
     runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
 
@@ -169,7 +183,16 @@ def _start_jobs(
         runner.run()
 
     threading.Thread(target=run, name="jobs", daemon=True).start()
-    return runner
+    return [runner]
+
+
+def _start_queries(settings: PipelineSettings, lake: Lake) -> list[QueryRunner]:
+    """Answer queries beside the stream."""
+    if settings.queries_url is None:
+        return []
+    runner = QueryRunner(settings.queries_url, settings.token, lake)
+    runner.start()
+    return [runner]
 
 
 def _session(settings: PipelineSettings) -> SparkSession:

@@ -11,7 +11,8 @@ import msgspec
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
 from mainstem.tables.maintenance import MaintenanceSettings
-from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+from mainstem.tables.parquet import ParquetSettings, parse_parquet
+from mainstem.tables.settings import TableSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,16 @@ class PipelineSettings:
     checkpoints_url: str | None = None
     # Where jobs of maintenance are asked for. None: there are none.
     jobs_url: str | None = None
+    # Where queries are asked for. None: there are none.
+    queries_url: str | None = None
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     # What the gateway wants to see with every request. None: nothing.
     token: str | None = field(default=None, repr=False)
     master: str = "local[*]"
     driver_memory: str = "2g"
     warehouse: str = "lake"
+    # How files are written, of every table that does not say otherwise.
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
     trigger_s: float = 0.1
     parallel_tables: int = 4
@@ -58,14 +63,15 @@ class PipelineSettings:
 
     def table(self, name: TableName) -> TableSettings:
         """How one table is stored."""
-        return self.tables.get(name, DEFAULT_SETTINGS)
+        return self.tables.get(name) or TableSettings(parquet=self.parquet)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read the settings as JSON has them; `tables` as the configuration file has them."""
         values = dict(document)
+        parquet = parse_parquet(values.pop("parquet", {}), ParquetSettings())
         tables = {
-            parse_table_name(name): TableSettings.from_document(table)
+            parse_table_name(name): TableSettings.from_document(table, parquet)
             for name, table in values.pop("tables", {}).items()
         }
         maintenance = msgspec.convert(values.pop("maintenance", {}), MaintenanceSettings)
@@ -73,7 +79,7 @@ class PipelineSettings:
         values["checkpoint_dir"] = Path(values["checkpoint_dir"])
         values["jars"] = tuple(str(jar) for jar in values["jars"])
         try:
-            return cls(tables=MappingProxyType(tables), maintenance=maintenance, **values)
+            return cls(tables=MappingProxyType(tables), maintenance=maintenance, parquet=parquet, **values)
         except TypeError as error:
             raise Invalid(f"pipeline settings. {error}") from error
 

@@ -15,6 +15,7 @@ from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.pipeline.changes import as_dead_letters, as_history, judged, may_not_fit, of_table, read_segments
+from mainstem.pipeline.declared import partition_state
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.keys import as_frame, keys_of_rows, keys_of_segments
@@ -223,6 +224,7 @@ class TableWriter:
             state.refresh()
         if plan.touches_schema:
             state.evolve(plan, before.position)
+            partition_state(state, self._settings)
         return plan
 
     def _state(self) -> LakeTable:
@@ -233,10 +235,11 @@ class TableWriter:
         properties = state_properties(self._settings) | dict(self._upsert.table_properties)
         properties[KINDS_PROPERTY] = json.dumps(kinds_of(columns))
         fields = [(column.stored, column.type) for column in columns]
-        return self._lake.create(self._name, [*fields, *STATE_COLUMNS], properties, self._settings.partition)
+        return self._lake.create(self._name, [*fields, *STATE_COLUMNS], properties, self._settings.partition or ())
 
     def _log_table(self, name: TableName, columns: Sequence[tuple[str, ColumnType]]) -> LakeTable:
-        return self._lake.load(name) or self._lake.create(name, columns, log_properties(self._settings))
+        partition = self._settings.history_partition or ()
+        return self._lake.load(name) or self._lake.create(name, columns, log_properties(self._settings), partition)
 
 
 class _Rows:

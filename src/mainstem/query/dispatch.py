@@ -5,17 +5,18 @@ stays in the gateway, since only the gateway has the log.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
-from mainstem.model import Invalid
+from mainstem.model import Invalid, TableName
 from mainstem.query.binding import BoundTable, Freshness
 from mainstem.query.engine import Column, QueryEngine, QueryRequest, Running, Stats
 from mainstem.query.plan import Planner, PlanRequest
-from mainstem.query.ports import BigQueryEngine, Readable, everything
-from mainstem.query.route import EngineName, RouteSettings, decide
+from mainstem.query.ports import BigQueryEngine, PinnedTable, Readable, everything
+from mainstem.query.route import EngineName, Reason, RouteSettings, decide
+from mainstem.query.spark_sql import SparkStatement, Unportable, spark_statement
 from mainstem.query.statement import Kind, Statement
 from mainstem.query.tables import current_snapshot
 from mainstem.runtime.clock import Clock, SystemClock
@@ -92,36 +93,58 @@ class Dispatcher:
     ) -> AsyncIterator[Running | RunningElsewhere]:
         """Start a query on the engine that it belongs on. Leaving the block stops it if it is not over."""
         if self._big is None or request.freshness is Freshness.LATEST:
+            if request.engine is EngineName.SPARK:
+                what = "the latest" if self._big else "this server"
+                raise Invalid(f"Spark does not answer for {what}. expected=engine duckdb", reason="unsupported")
             async with self._engine.open(request, readable) as running:
                 yield running
             return
         statement = self._engine.parser.check(request.sql)
         tables = await self._engine.binder.bind(statement, Freshness.SNAPSHOT, readable)
-        if await self._is_for_spark(statement, tables, readable):
-            async with self._elsewhere(self._big, statement, tables, request) as big:
+        translated = await self._for_spark(statement, tables, request.engine, readable)
+        if translated is not None:
+            async with self._elsewhere(self._big, translated, tables, request) as big:
                 yield big
         else:
             async with self._engine.open(request, readable) as running:
                 yield running
 
-    async def _is_for_spark(self, statement: Statement, tables: Iterable[BoundTable], readable: Readable) -> bool:
-        if statement.kind is not Kind.SELECT or is_small(tables, self._settings):
-            return False
+    async def _for_spark(
+        self, statement: Statement, tables: Sequence[BoundTable], asked: EngineName | None, readable: Readable
+    ) -> SparkStatement | None:
+        """The statement in Spark's words, where it is to run there."""
+        names = {table.name for table in tables}
+        if asked is EngineName.SPARK:
+            return spark_statement(self._engine.parser, statement, names)
+        if asked is EngineName.DUCKDB or statement.kind is not Kind.SELECT or is_small(tables, self._settings):
+            return None
         plan = await self._planner.plan(PlanRequest(sql=statement.sql), readable)
-        return decide(plan, self._settings).engine is EngineName.SPARK
+        route = decide(plan, self._settings)
+        if route.engine is not EngineName.SPARK:
+            return None
+        try:
+            return spark_statement(self._engine.parser, statement, names)
+        except Unportable:
+            if route.reason is Reason.DELETION_VECTORS:
+                # Rather no answer than a wrong one.
+                raise
+            return None
 
     @asynccontextmanager
     async def _elsewhere(
-        self, big: BigQueryEngine, statement: Statement, tables: Iterable[BoundTable], request: QueryRequest
+        self, big: BigQueryEngine, statement: SparkStatement, tables: Sequence[BoundTable], request: QueryRequest
     ) -> AsyncIterator[RunningElsewhere]:
         started_s = self._clock.monotonic_s()
         snapshots = tuple(table.use() for table in tables)
+        views = {view: _pinned(name, tables) for view, name in statement.views.items()}
 
         def measure(rows: int, size: int) -> Stats:
             elapsed_ms = round((self._clock.monotonic_s() - started_s) * 1000, 3)
             return Stats(elapsed_ms=elapsed_ms, engine=big.name, rows=rows, bytes=size, snapshots=snapshots)
 
-        batches = big.query(statement.sql, timeout_s=request.timeout_ms / 1000)
+        # One row more than asked for tells whether there are more.
+        limit = request.limit + 1
+        batches = big.query(statement.sql, views, limit=limit, timeout_s=request.timeout_ms / 1000)
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):
                 yield RunningElsewhere(batches, await anext(batches), request.limit, measure)
@@ -132,6 +155,17 @@ class Dispatcher:
             # An async generator is cancelled by closing it; a plain iterator has nothing to close.
             if closing := getattr(batches, "aclose", None):
                 await closing()
+
+
+def _pinned(name: TableName, tables: Iterable[BoundTable]) -> PinnedTable:
+    """The snapshot that was bound. SQL names have no case, the catalog's do."""
+    (table,) = (each for each in tables if _folded(each.name) == _folded(name))
+    snapshot = current_snapshot(table.loaded.metadata) if table.loaded else None
+    return PinnedTable(table.name, int(snapshot["snapshot-id"]) if snapshot else None)
+
+
+def _folded(name: TableName) -> tuple[str, str]:
+    return name.namespace.lower(), name.table.lower()
 
 
 def is_small(tables: Iterable[BoundTable], settings: RouteSettings) -> bool:

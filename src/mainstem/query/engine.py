@@ -20,6 +20,7 @@ import pyarrow as pa
 from mainstem.model import Conflict, Denied, Invalid, MainstemError, Overloaded
 from mainstem.query.binding import Binder, BoundTable, Freshness
 from mainstem.query.ports import Lake, Pending, Readable, everything
+from mainstem.query.route import EngineName
 from mainstem.query.sandbox import SandboxSettings, Session, Sessions
 from mainstem.query.statement import Kind, Parser, Statement
 from mainstem.query.tables import SnapshotUse, current_snapshot, shared_vectors_sql
@@ -52,6 +53,8 @@ class QueryRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = ROWS_DEFAULT
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     freshness: Freshness = Freshness.SNAPSHOT
+    # Where it runs; None leaves that to the plan.
+    engine: EngineName | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.limit <= ROWS_MAX:

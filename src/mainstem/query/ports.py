@@ -61,13 +61,26 @@ class Pending(Protocol):
         ...
 
 
+class PinnedTable(NamedTuple):
+    """A table at one snapshot; None where it has none yet."""
+
+    name: TableName
+    snapshot_id: int | None
+
+
 class BigQueryEngine(Protocol):
     """An engine outside the gateway, for what `route` sends away: Spark."""
 
     name: str
 
-    def query(self, sql: str, *, timeout_s: float) -> AsyncIterator[pa.RecordBatch]:
-        """Run a checked SELECT. The first batch always comes, with or without rows; closing the iterator cancels."""
+    def query(
+        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Run a checked SELECT in Spark's words over views of tables, for at most so many rows.
+
+        The first batch always comes, with or without rows; closing the iterator cancels. Raises Overloaded where the
+        engine is not there.
+        """
         ...
 
 

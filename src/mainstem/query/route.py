@@ -4,10 +4,12 @@ DuckDB answers what it can read right and what fits its memory and time. The mea
 not the size of the table.
 """
 
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
+from mainstem.model import Invalid
 from mainstem.query.plan import Plan, Planner, PlanRequest
 from mainstem.query.ports import Readable, everything
 
@@ -26,6 +28,7 @@ class Reason(StrEnum):
     BYTES = "bytes_over_limit"
     ROWS = "rows_over_limit"
     DELETION_VECTORS = "shared_deletion_vectors"
+    NOT_PORTABLE = "not_portable"
 
 
 class RouteSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,15 +50,29 @@ class Route(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Router:
-    """Decides by the plan."""
+    """Decides by the plan. `fits_spark` raises `Invalid` for a statement that Spark cannot run."""
 
-    def __init__(self, planner: Planner, settings: RouteSettings) -> None:
+    def __init__(
+        self, planner: Planner, settings: RouteSettings, fits_spark: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._planner = planner
         self._settings = settings
+        self._fits_spark = fits_spark
 
     async def route(self, request: PlanRequest, readable: Readable = everything) -> Route:
         """Plan the query, and say where it belongs."""
-        return decide(await self._planner.plan(request, readable), self._settings)
+        route = decide(await self._planner.plan(request, readable), self._settings)
+        if route.engine is EngineName.SPARK and route.reason is not Reason.DELETION_VECTORS:
+            try:
+                self._fits_spark(request.statement())
+            except Invalid as error:
+                return msgspec.structs.replace(
+                    route,
+                    engine=EngineName.DUCKDB,
+                    reason=Reason.NOT_PORTABLE,
+                    explanation=f"{route.explanation}; {error}",
+                )
+        return route
 
 
 def decide(plan: Plan, settings: RouteSettings) -> Route:

@@ -101,6 +101,18 @@ class Parser:
         tree: dict[str, Any] = statements[0]
         return tree
 
+    def text(self, tree: dict[str, Any]) -> str:
+        """A tree as DuckDB itself would write it: no comments, one form for everything."""
+        document = msgspec.json.encode({"error": False, "statements": [tree]}).decode()
+        try:
+            with self._lock:
+                row = self._connection.execute(f"SELECT json_deserialize_sql({literal(document)})").fetchone()
+        except duckdb.Error as error:
+            message = f"the statement cannot be written out. got={_first_line(error)}"
+            raise Invalid(message, reason="sql_syntax") from error
+        assert row is not None
+        return str(row[0])
+
     def check(self, sql: str) -> Statement:
         """Parse and check a statement. Raises Invalid where it is no SQL, Denied where it would do more than read."""
         if len(sql) > SQL_LENGTH_MAX:

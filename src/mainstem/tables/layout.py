@@ -1,5 +1,6 @@
 """The columns and properties of the tables that one logical table is stored as. Iceberg and Delta share them."""
 
+from mainstem.tables.parquet import LEVEL_PROPERTY, Codec
 from mainstem.tables.settings import TableSettings
 from mainstem.tables.types import STRING, ColumnType
 
@@ -90,13 +91,12 @@ def state_properties(settings: TableSettings) -> dict[str, str]:
 
 def log_properties(settings: TableSettings) -> dict[str, str]:
     """Iceberg properties of a history or dead-letter table: mostly JSON text, of which no two values are alike."""
-    return {
-        **_common_properties(settings),
-        # Writing it is a third of a large batch's time. A dictionary that is given up late, and a higher level, cost a
-        # fifth of that each and save next to nothing.
-        "write.parquet.compression-level": "1",
-        "write.parquet.dict-size-bytes": str(256 * 1024),
-    }
+    # Writing it is a third of a large batch's time. A dictionary that is given up late, and a higher level, cost a
+    # fifth of that each and save next to nothing.
+    quick = {"write.parquet.dict-size-bytes": str(256 * 1024)}
+    if settings.parquet.compression is Codec.ZSTD:
+        quick[LEVEL_PROPERTY] = "1"
+    return quick | _common_properties(settings)
 
 
 def _common_properties(settings: TableSettings) -> dict[str, str]:
@@ -105,7 +105,7 @@ def _common_properties(settings: TableSettings) -> dict[str, str]:
         # The writer decides how rows are spread; a shuffle per commit would cost more than it mends.
         "write.distribution-mode": "none",
         "write.spark.fanout.enabled": "true",
-        "write.parquet.compression-codec": "zstd",
+        **settings.parquet.properties(),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "20",
         "commit.retry.num-retries": "10",

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import msgspec
 
+from mainstem.tables.parquet import TARGET_PROPERTY
+
 MIB = 1 << 20
 # A file of this share of the target is as good as whole: rewriting it again would gain nothing.
 _SMALL_SHARE = 0.75
@@ -42,9 +44,6 @@ class MaintenanceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     orphan_age_s: Annotated[float, msgspec.Meta(ge=0)] = 259_200.0
     # Orphans are looked for this often: it lists every file of the table.
     orphan_interval_s: Seconds = 86_400.0
-
-
-TARGET_PROPERTY = "write.target-file-size-bytes"
 
 
 def for_table(settings: MaintenanceSettings, properties: Mapping[str, str]) -> MaintenanceSettings:

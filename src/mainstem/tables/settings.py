@@ -1,42 +1,67 @@
 """What a user can say of one table. Frozen, and checked when it is built."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Self
 
 from mainstem.model.errors import Invalid
+from mainstem.tables.parquet import ParquetSettings, parse_parquet
 from mainstem.tables.types import VARIANT, ColumnType, Nested, parse_type
 
 FORMAT_VERSIONS = (2, 3)
+PARTITION_FIELDS_MAX = 16
+_TIMES = ("year", "month", "day", "hour")
 _TRANSFORM = re.compile(
-    r"(?P<unary>identity|year|month|day|hour)\((?P<column>[^,()]+)\)"
-    r"|(?P<sized>bucket|truncate)\(\s*(?P<size>\d+)\s*,\s*(?P<of>[^,()]+)\)"
+    r"(?:(?P<unary>identity|year|month|day|hour)\((?P<column>[^,()]+)\)"
+    r"|(?P<sized>bucket|truncate)\(\s*(?P<size>\d{1,9})\s*,\s*(?P<of>[^,()]+)\)"
+    r"|(?P<plain>[^,()]+?))"
+    r"(?:\s+as\s+(?P<alias>[A-Za-z_][A-Za-z0-9_]*))?",
+    re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """One field of a partition spec."""
+    """One field of a partition spec. `alias` is the field's own name; without it, Iceberg's usual one."""
 
     name: str
     column: str
     size: int | None = None
+    alias: str | None = None
+
+    def __str__(self) -> str:
+        size = "" if self.size is None else f"{self.size}, "
+        return f"{self.name}({size}{self.column})" + (f" as {self.alias}" if self.alias else "")
 
 
 def parse_transform(text: str) -> Transform:
-    """Read `bucket(16, id)`, `truncate(4, name)`, `day(_time)`, `identity(country)` or just `country`."""
+    """Read `bucket(16, id)`, `truncate(4, name)`, `day(_time) as dt`, `identity(country)` or just `country`."""
     match = _TRANSFORM.fullmatch(text.strip())
     if match is None:
-        if not text.strip() or any(mark in text for mark in "(),"):
-            raise Invalid(f"unknown partition transform. expected=bucket(n, column), day(column), … got={text!r}")
-        return Transform("identity", text.strip())
+        raise Invalid(f"unknown partition transform. expected=bucket(n, column), day(column), … got={text!r}")
+    alias = match["alias"]
+    if match["plain"]:
+        return Transform("identity", match["plain"].strip(), alias=alias)
     if match["unary"]:
-        return Transform(match["unary"], match["column"].strip())
+        return Transform(match["unary"].lower(), match["column"].strip(), alias=alias)
     if int(match["size"]) < 1:
         raise Invalid(f"partition transform needs a size. expected=at least 1 got={text!r}")
-    return Transform(match["sized"], match["of"].strip(), int(match["size"]))
+    return Transform(match["sized"].lower(), match["of"].strip(), int(match["size"]), alias)
+
+
+def parse_partition(texts: Sequence[str]) -> tuple[Transform, ...]:
+    """Read the fields of a partition spec, in order."""
+    if len(texts) > PARTITION_FIELDS_MAX:
+        raise Invalid(f"too many partition fields. expected=at most {PARTITION_FIELDS_MAX} got={len(texts)}")
+    transforms = tuple(parse_transform(text) for text in texts)
+    if len({(each.name, each.column, each.size) for each in transforms}) < len(transforms):
+        raise Invalid(f"a partition field stands twice. got={[str(each) for each in transforms]}")
+    times = [each.column for each in transforms if each.name in _TIMES]
+    if len(set(times)) < len(times):
+        raise Invalid(f"one of year, month, day, hour is enough per column. got={[str(each) for each in transforms]}")
+    return transforms
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +78,10 @@ class TableSettings:
     format_version: int = 2
     # Declared types by column; every other column is inferred.
     columns: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
-    partition: tuple[Transform, ...] = ()
+    # Of the state. None: as it was given over HTTP, or not at all.
+    partition: tuple[Transform, ...] | None = None
+    history_partition: tuple[Transform, ...] | None = None
+    parquet: ParquetSettings = field(default_factory=ParquetSettings)
 
     def __post_init__(self) -> None:
         if not (self.state or self.history):
@@ -65,9 +93,9 @@ class TableSettings:
             raise Invalid(f"variant columns need a newer format. expected=format version 3 got={self.format_version}")
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read the settings as a configuration file has them."""
-        known = {"state", "history", "nested", "format_version", "columns", "partition"}
+    def from_document(cls, document: Mapping[str, Any], parquet: ParquetSettings | None = None) -> Self:
+        """Read the settings as a configuration file has them; `parquet` is what holds for every table."""
+        known = {field.name for field in fields(cls)}
         if unknown := set(document) - known:
             raise Invalid(f"unknown table setting. expected={sorted(known)} got={sorted(unknown)}")
         values: dict[str, Any] = dict(document)
@@ -78,8 +106,10 @@ class TableSettings:
         if "columns" in values:
             declared = {name: parse_type(text) for name, text in values["columns"].items()}
             values["columns"] = MappingProxyType(declared)
-        if "partition" in values:
-            values["partition"] = tuple(parse_transform(text) for text in values["partition"])
+        for name in ("partition", "history_partition"):
+            if name in values:
+                values[name] = parse_partition(values[name])
+        values["parquet"] = parse_parquet(values.get("parquet", {}), parquet or ParquetSettings())
         return cls(**values)
 
 

@@ -144,3 +144,17 @@ def test_requests_are_counted_per_address() -> None:
 def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, RateSettings)
+
+
+def test_an_address_in_the_clothes_of_ipv6_is_the_same_one() -> None:
+    limits, _ = rates(connections_per_s=1_000, connections_per_subnet=3)
+    for address in ("203.0.113.1", "::ffff:203.0.113.1", "::ffff:203.0.113.2"):
+        assert limits.connect(address) is not None
+    assert reason_of(lambda: limits.connect("203.0.113.3"))[0] == "ip_limit"
+    assert limits.connect("::ffff:198.51.100.1") is not None
+
+
+def test_requests_of_this_machine_are_never_counted() -> None:
+    limits, _ = rates(exempt=(), requests_per_s=1)
+    assert {limits.request("127.0.0.1").remaining for _ in range(10)} == {1}
+    assert limits.connect("127.0.0.1") is not None

@@ -260,6 +260,8 @@ class Bench(Log):
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table as a reader sees it, by key."""
+        # Whatever was committed in another session.
+        self.lake.load(self.name(table))
         found = self.spark.table(self.lake.identifier(self.name(table))).collect()
         return sorted((row.asDict() for row in found), key=lambda row: (row["_key"], row["_position"]))
 

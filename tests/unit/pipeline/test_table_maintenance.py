@@ -1,18 +1,26 @@
 """Maintenance leaves the same rows in fewer files, keeps the marks, and takes turns with the ingest."""
 
+import threading
+import uuid
+from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.maintenance import Maintenance
+from mainstem.pipeline.session import join_session
+from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.turns import Turns
 from mainstem.query.sandbox import extension_file
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.settings import TableSettings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 KEYS = 40
 # Everything is old enough to go.
@@ -72,3 +80,129 @@ def test_small_files_become_one_with_the_same_rows_and_marks(bench: Any, version
     bench.seal(bench.change("20", {"n": 99, "k": 20}), bench.change("21", None))
     bench.catch_up(settings=TableSettings(format_version=version))
     assert bench.values() == {k: v for k, v in before.items() if k != "21"} | {"20": {"n": 99, "k": 20}}
+
+
+class _Busy:
+    """An ingest that goes on and on: each batch updates the same keys, and so deletes from every file."""
+
+    def __init__(self, bench: Any, turns: Turns) -> None:
+        self._bench = bench
+        self._turns = turns
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.batches = 0
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> "_Busy":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        join_session(self._bench.spark)
+        try:
+            while not self._stop.is_set():
+                number = 1000 + self.batches
+                self._bench.seal(*(self._bench.change(str(key), {"n": number, "k": key}) for key in range(KEYS)))
+                writer = TableWriter(
+                    self._bench.lake,
+                    self._bench.name("orders"),
+                    TableSettings(),
+                    upsert=self._bench.row_delta,
+                    sql=DriverSql(),
+                    side_jobs=self._bench.side_jobs,
+                    turns=self._turns,
+                )
+                writer.catch_up(self._bench.segments())
+                self.batches += 1
+        except BaseException as error:
+            self.failure = error
+
+
+def test_a_busy_table_is_compacted_and_its_ingest_never_fails(bench: Any) -> None:
+    fill(bench, 3)
+    turns = Turns()
+    with _Busy(bench, turns) as busy:
+        results = maintenance(bench, turns).run(bench.name("orders"), [Step.COMPACT, Step.EXPIRE])
+    assert busy.failure is None
+    assert results["compact"]["groups"] >= 1
+    # Every batch deletes from every file: only waiting for one's turn makes an end of it.
+    assert busy.batches >= results["compact"]["races_lost"]
+    last = 999 + busy.batches
+    assert bench.values() == {str(key): {"n": last, "k": key} for key in range(KEYS)}
+    assert bench.lake.load(bench.name("orders")).marks().position == bench.position
+
+
+def test_equality_deletes_of_another_engine_are_folded_in(bench: Any) -> None:
+    fill(bench, 1)
+    table = bench.lake.load(bench.name("orders"))
+    _delete_by_equality(bench, table, ["5", "6", "7"])
+    assert sorted(set(map(str, range(1, KEYS))) - set(bench.values())) == ["5", "6", "7"]
+    marks = table.marks()
+    results = maintenance(bench).run(bench.name("orders"), [Step.COMPACT])
+    assert results["compact"]["delete_files_removed"] == 1
+    assert counts(bench) == (1, 0)
+    assert sorted(set(map(str, range(1, KEYS))) - set(bench.values())) == ["5", "6", "7"]
+    table.refresh()
+    assert table.marks() == marks and table.java.currentSnapshot().summary().get("mainstem.position")
+
+
+def _delete_by_equality(bench: Any, table: Any, keys: list[str]) -> None:
+    jvm = bench.lake.jvm
+    key_id = int(table.java.schema().findField("_key").fieldId())
+    path = f"{table.java.location()}/data/{uuid.uuid4()}.parquet"
+    local = path.removeprefix("file:")
+    field = pa.field("_key", pa.string(), metadata={"PARQUET:field_id": str(key_id)})
+    pq.write_table(pa.table([pa.array(keys)], schema=pa.schema([field])), local)
+    ids = bench.spark.sparkContext._gateway.new_array(jvm.int, 1)
+    ids[0] = key_id
+    delete = (
+        jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(table.java.spec())
+        .ofEqualityDeletes(ids)
+        .withPath(path)
+        .withFormat("PARQUET")
+        .withFileSizeInBytes(Path(local).stat().st_size)
+        .withRecordCount(len(keys))
+        .build()
+    )
+    table.java.newRowDelta().addDeletes(delete).commit()
+    table.refresh()
+
+
+def test_deletes_manifests_snapshots_and_orphans(bench: Any) -> None:
+    fill(bench, 5)
+    before = bench.values()
+    table = bench.lake.load(bench.name("orders"))
+    marks = table.marks()
+    # Large files by this target: they stay, and their delete files are put together.
+    whole = MaintenanceSettings(
+        target_file_bytes=1, min_files=2, deleted_share=1.0, manifests_max=1, snapshot_age_s=0.001,
+        snapshot_age_min_s=0, orphan_age_s=0,
+    )  # fmt: skip
+    results = maintenance(bench, settings=whole).run(
+        bench.name("orders"), [Step.DELETES, Step.MANIFESTS, Step.EXPIRE]
+    )
+    assert results["deletes"]["files_read"] == 4 and results["deletes"]["files_written"] == 1
+    assert results["manifests"]["manifests_read"] > results["manifests"]["manifests_written"] > 0
+    assert results["expire"]["snapshots"] >= 5
+    table.refresh()
+    assert len(list(table.java.snapshots())) == 1
+    assert table.java.currentSnapshot().summary().get("mainstem.position") == str(marks.position)
+    assert table.marks() == marks
+    assert bench.values() == before
+    # A file that nothing has goes; a dry run only counts it.
+    location = str(table.java.location()).removeprefix("file:")
+    stray = Path(location) / "data" / "stray.parquet"
+    stray.write_bytes(b"not a table's")
+    found = maintenance(bench, settings=whole).run(bench.name("orders"), [Step.ORPHANS], dry_run=True)
+    assert found["orphans"]["files"] >= 1 and stray.exists()
+    removed = maintenance(bench, settings=whole).run(bench.name("orders"), [Step.ORPHANS])
+    assert removed["orphans"] == found["orphans"] and not stray.exists()
+    assert bench.values() == before
+    assert by_duckdb(bench) == sorted((key, row["n"], row["k"]) for key, row in before.items())
+    bench.seal(bench.change("20", {"n": 99, "k": 20}))
+    bench.catch_up()
+    assert bench.values() == before | {"20": {"n": 99, "k": 20}}

@@ -1,16 +1,17 @@
 """Queries go to the large engine where the plan says so, and look the same from there."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pyarrow as pa
 import pytest
 
-from mainstem.model import Invalid, NotFound
+from mainstem.model import Invalid, NotFound, TableName
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import QueryEngine, QueryRequest
 from mainstem.query.plan import Planner
+from mainstem.query.ports import PinnedTable
 from mainstem.query.route import RouteSettings
 
 NOTHING = RouteSettings(bytes_max=0, rows_max=0)
@@ -26,7 +27,10 @@ class FakeSpark:
         self.closed = False
         self._hangs = hangs
 
-    async def query(self, sql: str, *, timeout_s: float) -> AsyncIterator[pa.RecordBatch]:
+    async def query(
+        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float
+    ) -> AsyncIterator[pa.RecordBatch]:
+        assert [table.name for table in views.values()] == [TableName("default", "orders")]
         self.asked.append(sql)
         try:
             if self._hangs:

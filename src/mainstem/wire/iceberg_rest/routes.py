@@ -49,6 +49,12 @@ class Operation(StrEnum):
     COMMIT_VIEW = "commit-view"
     DROP_VIEW = "drop-view"
     RENAME_VIEW = "rename-view"
+    # Not the protocol's, but Mainstem's own.
+    LIST_PARTITIONS = "list-partitions"
+    SET_PARTITIONS = "set-partitions"
+    PARTITION_STATS = "partition-stats"
+    LIST_SCHEMAS = "list-schemas"
+    SET_SCHEMA = "set-schema"
     LIST_GENERIC_TABLES = "list-generic-tables"
     CREATE_GENERIC_TABLE = "create-generic-table"
     LOAD_GENERIC_TABLE = "load-generic-table"
@@ -113,6 +119,15 @@ _OTHER_NAMES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/tables/{table}/commits", Operation.COMMIT_TABLE),
 )
 
+# Beside the protocol: clients that know it need not hear of these.
+_OWN_ROUTES: tuple[tuple[str, str, Operation], ...] = (
+    ("GET", "namespaces/{namespace}/tables/{table}/partitions", Operation.LIST_PARTITIONS),
+    ("PUT", "namespaces/{namespace}/tables/{table}/partitions", Operation.SET_PARTITIONS),
+    ("GET", "namespaces/{namespace}/tables/{table}/partition-stats", Operation.PARTITION_STATS),
+    ("GET", "namespaces/{namespace}/tables/{table}/schemas", Operation.LIST_SCHEMAS),
+    ("PUT", "namespaces/{namespace}/tables/{table}/schemas", Operation.SET_SCHEMA),
+)
+
 # Clients take an endpoint that is not listed for one that they must not call. The config itself is never listed.
 ENDPOINTS: tuple[str, ...] = tuple(
     f"{method} /v1/{{prefix}}/{pattern}" for method, pattern, operation in _ROUTES if operation != Operation.CONFIG
@@ -122,7 +137,8 @@ ENDPOINTS: tuple[str, ...] = tuple(
 ROOTS: frozenset[str] = frozenset(pattern.partition("/")[0] for _, pattern, _ in _ROUTES)
 
 _PARSED = tuple(
-    (method, tuple(pattern.split("/")), operation) for method, pattern, operation in (*_ROUTES, *_OTHER_NAMES)
+    (method, tuple(pattern.split("/")), operation)
+    for method, pattern, operation in (*_ROUTES, *_OTHER_NAMES, *_OWN_ROUTES)
 )
 
 
