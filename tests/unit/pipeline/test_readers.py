@@ -20,7 +20,7 @@ from pyiceberg.table import StaticTable
 
 from tests.unit.pipeline.conftest import BOTH_WAYS, sealed_events
 
-pytestmark = [pytest.mark.spark, BOTH_WAYS]
+pytestmark = pytest.mark.spark
 
 KEYS = 40_000
 BATCHES = 10
@@ -69,6 +69,7 @@ def write_batch(folder: Path, namespace: str, start: int, draw: np.random.Genera
     }
 
 
+@BOTH_WAYS
 def test_three_readers_see_the_same_rows(bench: Any) -> None:
     draw = np.random.default_rng(7)
     expected: dict[int, int | None] = {}
@@ -96,6 +97,7 @@ def test_three_readers_see_the_same_rows(bench: Any) -> None:
     assert history.count() == history.select("_position").distinct().count() == BATCHES * BATCH
 
 
+@pytest.mark.parametrize("bench", ["driver"], indirect=True)
 def test_spark_reads_a_history_that_is_made_of_segments(bench: Any) -> None:
     segment = sealed_events(bench.folder, bench.namespace, 1, ["orders"])
     sealed_events(bench.folder, bench.namespace, 60_001, ["orders", "other"])
