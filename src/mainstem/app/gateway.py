@@ -49,10 +49,11 @@ from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
-from mainstem.model import LogPosition, MainstemError, TableName
+from mainstem.model import LogPosition, MainstemError, TableName, parse_table_name
 from mainstem.query.route import RouteSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
+from mainstem.tables.settings import Format
 from mainstem.wire.cdc import ServerState
 
 logger = logging.getLogger(__name__)
@@ -342,6 +343,11 @@ class Gateway:
         """The pipeline told how it is."""
         self._report = report
         self._reported_ms = self._clock.now_ms()
+        # Delta tables do not commit through the catalog: what they cover is what their writer says.
+        for text, told in report.tables.items():
+            name = parse_table_name(text)
+            if self._config.table(name).format is Format.DELTA:
+                self._coverage.covered(name, LogPosition(told.covered))
 
     def status(self) -> http.Status:
         """Everything that an operator wants to know first."""
