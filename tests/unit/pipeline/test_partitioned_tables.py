@@ -109,7 +109,7 @@ def test_upserts_are_right_over_specs_that_evolve(bench: Any) -> None:
     expected = expected_of(model)
     table = bench.lake.load(bench.name("orders"))
     assert table.java.specs().size() == len(specs)
-    assert {int(file.specId()) for file in (task.file() for task in plan_files(table).tasks.values())} >= {1, 2, 3}
+    assert len({int(file.specId()) for file in (task.file() for task in plan_files(table).tasks.values())}) >= 3
     assert by_spark(bench) == expected
     assert {key: list(values) for key, values in by_duckdb(bench).items()} == expected
     assert by_pyiceberg(bench) == expected
