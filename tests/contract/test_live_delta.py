@@ -19,7 +19,8 @@ async def test_a_delta_table_through_the_server(live_server: ServerProcess) -> N
     rows = {row["_key"]: row["n"] for row in DeltaTable(storage, "default/in_delta").query()}
     assert rows == {str(n): float(n) for n in range(10) if n != 2} | {"1": 100.0, "x": 0.5}
     assert len(DeltaTable(storage, "default/in_delta_history").query()) == 13
-    status = httpx.get(f"{live_server.url}/status").json()["tables"]["default.in_delta"]
+    async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as http:
+        status = (await http.get("/status")).json()["tables"]["default.in_delta"]
+        listed = (await http.get("/v1/namespaces/default/generic-tables")).json()["identifiers"]
     assert (status["covered"], status["error"]) == (status["logged"], None)
-    listed = httpx.get(f"{live_server.url}/v1/namespaces/default/generic-tables").json()["identifiers"]
     assert {"namespace": ["default"], "name": "in_delta"} in listed
