@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test chromium test-typescript check proto compat compat-trino serve bench soak lock clean
+.PHONY: help setup demo todo test chromium test-typescript check proto compat compat-trino compat-flink serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest
 
 compat-trino: setup ## Trino on the catalog's tables, on disk and on S3 (fetches 1 GB the first time)
 	@$(PY) -m tests.compat.trino
+
+compat-flink: setup ## Flink on the catalog's tables (fetches 0.5 GB the first time)
+	@$(PY) -m tests.compat.flink
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks import (
     catalog,
     compaction,
+    delta,
     endtoend,
     fairness,
     freshness,
@@ -28,6 +29,7 @@ SECTIONS = {
     "endtoend": endtoend,
     "freshness": freshness,
     "catalog": catalog,
+    "delta": delta,
     "queries": queries,
     "compaction": compaction,
     "fairness": fairness,

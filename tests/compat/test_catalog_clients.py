@@ -85,7 +85,8 @@ def test_pyiceberg_namespaces(server: Server) -> None:
     assert not catalog.namespace_exists("nowhere")
     changed = catalog.update_namespace_properties("py", {"owner", "absent"}, {"team": "a"})
     assert (changed.removed, changed.updated, changed.missing) == (["owner"], ["team"], ["absent"])
-    assert catalog.load_namespace_properties("py") == {"team": "a"}
+    place = f"{server.catalog.warehouse}/py"
+    assert catalog.load_namespace_properties("py") == {"team": "a", "location": place}
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("py")
     with pytest.raises(NamespaceNotEmptyError):

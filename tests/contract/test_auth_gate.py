@@ -164,7 +164,8 @@ async def test_a_namespace_sees_nothing_of_another_in_the_catalog(secured: tuple
     async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token())) as http:
         await make_tables(http)
         plans = (await http.get("/v1/namespaces/secret/tables/plans")).json()
-    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token("admin", "sales"))) as http:
+    admin_of_sales = bearer(token("admin", "sales"))
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=admin_of_sales) as http:
         assert (await http.get("/v1/namespaces")).json()["namespaces"] == [["sales"]]
         assert len((await http.get("/v1/namespaces/sales/tables")).json()["identifiers"]) == 2
         assert (await http.get("/v1/namespaces/sales/tables/orders")).status_code == 200

@@ -49,10 +49,11 @@ from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
 from mainstem.log.disk import Disk
-from mainstem.model import LogPosition, MainstemError, TableName
+from mainstem.model import LogPosition, MainstemError, TableName, parse_table_name
 from mainstem.query.route import RouteSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
+from mainstem.tables.settings import Format
 from mainstem.wire.cdc import ServerState
 
 logger = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Gateway:
             data=data,
             log=log,
             tap=tap,
-            dedup=dedup,
+            gate=gate,
             limits=push_limits(config.log.buffer_bytes_max),
             backlog_bytes=self.backlog_bytes,
             flusher=self,
@@ -238,7 +239,8 @@ class Gateway:
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         await self._queries.engine.close()
-        self.maintainer.close()
+        await self.spark.close()
+        await self.maintainer.close()
         await self._log.close()
         await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
@@ -341,6 +343,11 @@ class Gateway:
         """The pipeline told how it is."""
         self._report = report
         self._reported_ms = self._clock.now_ms()
+        # Delta tables do not commit through the catalog: what they cover is what their writer says.
+        for text, told in report.tables.items():
+            name = parse_table_name(text)
+            if self._config.table(name).format is Format.DELTA:
+                self._coverage.covered(name, LogPosition(told.covered))
 
     def status(self) -> http.Status:
         """Everything that an operator wants to know first."""

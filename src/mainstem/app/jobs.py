@@ -42,10 +42,14 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict((job.id, job) for job in jobs)
         self._worker: str | None = None
         self._asked_s: float | None = None
+        self._closed = False
         self._changed = asyncio.Condition()
 
-    def close(self) -> None:
-        """Let go of the database."""
+    async def close(self) -> None:
+        """Let whoever waits go, and let go of the database."""
+        self._closed = True
+        async with self._changed:
+            self._changed.notify_all()
         self._database.close()
 
     def all(self) -> list[Job]:
@@ -87,9 +91,11 @@ class Jobs:
             await self._requeue()
         try:
             async with asyncio.timeout(wait_s), self._changed:
-                while (job := self._next()) is None:
+                while (job := self._next()) is None and not self._closed:
                     await self._changed.wait()
         except TimeoutError:
+            return None
+        if job is None or self._closed:
             return None
         job = msgspec.structs.replace(
             job,
@@ -132,7 +138,7 @@ class Jobs:
             return self.get(job_id)
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                while self.get(job_id).state not in ENDED:
+                while self.get(job_id).state not in ENDED and not self._closed:
                     await self._changed.wait()
         except TimeoutError:
             pass

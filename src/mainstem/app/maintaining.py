@@ -44,9 +44,9 @@ class Maintainer:
         """Other thresholds, from the next look on."""
         self._settings = settings
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of the queue."""
-        self._jobs.close()
+        await self._jobs.close()
 
     async def run_timer(self) -> None:
         """Look at the tables by the thresholds, until cancelled."""

@@ -1,5 +1,6 @@
 """A warehouse on S3: what Spark and DuckDB must be told to reach it. The gateway itself goes by `[catalog.io]`."""
 
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from mainstem.catalog.settings import CatalogSettings
@@ -61,3 +62,8 @@ def duckdb_secret(settings: CatalogSettings) -> tuple[str, ...]:
 
 def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
+
+
+def delta_url(settings: CatalogSettings, data: Path) -> str:
+    """Where the pipeline puts tables in Delta's format: beside the warehouse's own folders, or in the data folder."""
+    return f"{settings.warehouse.rstrip('/')}/_delta" if settings.warehouse else str(data / "delta")

@@ -21,7 +21,7 @@ from litestar.types import ASGIApp
 from mainstem.app.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.gateway import Gateway
-from mainstem.app.objectstore import spark_properties
+from mainstem.app.objectstore import delta_url, spark_properties
 from mainstem.app.pipeline import STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.supervisor import Supervisor
 from mainstem.doors.ws import FRAME_BYTES_MAX
@@ -157,6 +157,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "maintenance": config.compaction,
                 "segments_dir": str(data / "log" / "segments"),
                 "checkpoint_dir": str(folder / "checkpoint"),
+                "delta_url": delta_url(config.catalog, data),
                 "master": config.pipeline.master,
                 "driver_memory": config.pipeline.driver_memory,
                 "trigger_s": config.pipeline.trigger_s,

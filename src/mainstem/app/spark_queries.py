@@ -42,6 +42,13 @@ class SparkQueries:
         self._queries: dict[str, _Query] = {}
         self._changed = asyncio.Condition()
         self._asked_s: float | None = None
+        self._closed = False
+
+    async def close(self) -> None:
+        """Let the pipeline go: there will be no more queries."""
+        self._closed = True
+        async with self._changed:
+            self._changed.notify_all()
 
     # What the query package asks
 
@@ -82,12 +89,14 @@ class SparkQueries:
         self._asked_s = self._clock.monotonic_s()
         try:
             async with asyncio.timeout(wait_s), self._changed:
-                while (query := self._waiting()) is None:
+                while (query := self._waiting()) is None and not self._closed:
                     await self._changed.wait()
         except TimeoutError:
             return None
         finally:
             self._asked_s = self._clock.monotonic_s()
+        if query is None:
+            return None
         query.taken = True
         return query.order
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from mainstem.admission import Dedup, Gate, Intake, Limits
+from mainstem.admission import Gate, Intake, Limits
 from mainstem.app.sync_history import LakeHistory
 from mainstem.doors.sync import SyncDoor
 from mainstem.doors.sync_http import Flusher
@@ -34,7 +34,7 @@ def make_sync(
     data: Path,
     log: Log,
     tap: Tap,
-    dedup: Dedup,
+    gate: Gate,
     limits: Limits,
     backlog_bytes: Callable[[], int],
     flusher: Flusher,
@@ -47,12 +47,13 @@ def make_sync(
     folder = data / "sync"
     feeds = Feeds(log, tap, SeenDeltas(folder / "seen.db"), history)
     schemas = Schemas(folder / "schemas.json")
-    gate = Gate(dedup, limits, backlog_bytes)
+    # The same gate, but for the size of a batch.
+    own = Gate(gate.dedup, limits, backlog_bytes, rates=gate.rates, pressure=gate.pressure)
     checkpoints = Checkpoints(folder / "checkpoints", history, watermark)
-    pushes = Pushes(Intake(gate, tap), feeds, schemas, clock)
+    pushes = Pushes(Intake(own, tap), feeds, schemas, clock)
     shadows = Shadows(folder / "ruled.json", feeds)
     service = SyncService(pushes, feeds, shadows, schemas, checkpoints, clock)
-    return Sync(SyncDoor(service, flusher, clock, connections_max=connections_max), feeds)
+    return Sync(SyncDoor(service, flusher, gate.rates, clock, connections_max=connections_max), feeds)
 
 
 def push_limits(backlog_bytes_max: int) -> Limits:

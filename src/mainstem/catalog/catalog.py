@@ -230,8 +230,11 @@ class Catalog:
             self.create_namespace(namespace, {})
 
     def namespace_properties(self, namespace: Namespace) -> dict[str, str]:
-        """The properties of a namespace; raises where there is none."""
-        return self._store.namespace_properties(namespace)
+        """The properties of a namespace; raises where there is none.
+
+        Where its tables are put is told with them: Trino chooses the places of its tables by that.
+        """
+        return {"location": self._locations.of_namespace(namespace)} | self._store.namespace_properties(namespace)
 
     def update_namespace(
         self, namespace: Namespace, removals: Sequence[str], updates: dict[str, str]

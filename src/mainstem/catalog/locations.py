@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from mainstem.catalog.files import Files
-from mainstem.catalog.names import TableIdent, folder_of
+from mainstem.catalog.names import Namespace, TableIdent, folder_of, namespace_folder_of
 from mainstem.model import Overloaded
 
 
@@ -31,6 +31,10 @@ class Locations:
         except OSError as error:
             raise Overloaded(f"table folder cannot be made. got={error}", retry_after_s=1.0) from error
         return beside
+
+    def of_namespace(self, namespace: Namespace) -> str:
+        """The folder that the tables of a namespace are put into."""
+        return f"{self._warehouse}/{namespace_folder_of(namespace)}"
 
     def is_inside(self, location: str) -> bool:
         """Whether a folder is one that only this catalog gives out."""

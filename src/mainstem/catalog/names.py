@@ -72,6 +72,11 @@ def folder_of(ident: TableIdent) -> str:
     return "/".join(_folder(part, depth) for depth, part in enumerate((*ident.namespace, ident.name)))
 
 
+def namespace_folder_of(namespace: Namespace) -> str:
+    """The path of a namespace's tables below the warehouse."""
+    return "/".join(_folder(part, depth) for depth, part in enumerate(namespace))
+
+
 def _folder(part: str, depth: int) -> str:
     safe = _UNSAFE_IN_FOLDER.sub("_", part)[:FOLDER_LENGTH_MAX]
     clashes = depth >= 2 and part in _TABLE_FOLDERS

@@ -7,15 +7,15 @@ pauses, and does not keep the others or the stream from going on; its segments s
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.pipeline.breaker import Breaker, is_store_trouble
 from mainstem.pipeline.progress import Progress
 from mainstem.pipeline.segments import Segment, SegmentFolder, tables_of
-from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -25,13 +25,26 @@ BACKOFF_S_MAX = 60.0
 _MESSAGE_LENGTH_MAX = 500
 
 
+class Writer(Protocol):
+    """Whoever brings one table up to the log: `TableWriter`, or `DeltaTableWriter`."""
+
+    def catch_up(
+        self,
+        segments: Sequence[Segment],
+        *,
+        on_pass: Callable[[LogPosition], None],
+        go_on: Callable[[], bool],
+    ) -> LogPosition:
+        """Bring in everything that the segments have and the table has not; returns what it covers then."""
+
+
 class Carrier:
     """Runs the lanes. `carry` is called by the stream for every batch, `tick` by a timer in between."""
 
     def __init__(
         self,
         folder: SegmentFolder,
-        writer_for: Callable[[TableName], TableWriter],
+        writer_for: Callable[[TableName], Writer],
         lanes: ThreadPoolExecutor,
         progress: Progress,
         clock: Clock,

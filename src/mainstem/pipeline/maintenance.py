@@ -143,8 +143,8 @@ class Maintenance:
         """
         nothing = {"snapshots": 0, "data_files": 0, "delete_files": 0, "metadata_files": 0}
         table.refresh()
-        times_ms = [int(snapshot.timestampMillis()) for snapshot in table.java.snapshots()]
-        before_ms = expire_before_ms(times_ms, self._clock.now_ms(), settings)
+        before = {int(snapshot.snapshotId()): int(snapshot.timestampMillis()) for snapshot in table.java.snapshots()}
+        before_ms = expire_before_ms(list(before.values()), self._clock.now_ms(), settings)
         if before_ms is None:
             return nothing
         self._in_turn(lane, table, lambda: _mark_head(table))
@@ -158,7 +158,7 @@ class Maintenance:
         table.refresh()
         deletes = int(result.deletedPositionDeleteFilesCount()) + int(result.deletedEqualityDeleteFilesCount())
         return {
-            "snapshots": len(times_ms) - len(list(table.java.snapshots())),
+            "snapshots": len(before.keys() - {int(each.snapshotId()) for each in table.java.snapshots()}),
             "data_files": int(result.deletedDataFilesCount()),
             "delete_files": deletes,
             "metadata_files": int(result.deletedManifestsCount()) + int(result.deletedManifestListsCount()),

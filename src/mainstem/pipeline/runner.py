@@ -18,12 +18,14 @@ from typing import Any, TextIO
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from mainstem.model.errors import Conflict, MainstemError
+from mainstem.model.errors import Conflict, Invalid, MainstemError
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
-from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.carrier import Carrier, Writer
 from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.declared import bring_up_to_date
+from mainstem.pipeline.deltaplace import delta_lake
+from mainstem.pipeline.deltawriter import DeltaTableWriter
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
@@ -41,6 +43,7 @@ from mainstem.pipeline.upsert import BranchUpsert, Upsert
 from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.lifetime import die_with_parent
+from mainstem.tables.settings import Format
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +101,14 @@ def _run(
 
         branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
 
-        def writer_for(name: TableName) -> TableWriter:
+        delta = delta_lake(settings, clock)
+
+        def writer_for(name: TableName) -> Writer:
             table = settings.table(name)
+            if table.format is Format.DELTA:
+                if delta is None:
+                    raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
+                return DeltaTableWriter(delta, spark, name, table, sql=sql)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
             return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns)
 
@@ -157,14 +166,14 @@ def _start_jobs(
     """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
     if settings.jobs_url is None:
         return []
-    maintenance = Maintenance(lake, turns, settings.maintenance, clock)
+
+    def maintenance() -> Maintenance:
+        made = Maintenance(lake, turns, settings.maintenance, clock)
+        _join_pool(made.spark, "jobs")
+        return made
+
     runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
-
-    def run() -> None:
-        _join_pool(maintenance.spark, "jobs")
-        runner.run()
-
-    threading.Thread(target=run, name="jobs", daemon=True).start()
+    threading.Thread(target=runner.run, name="jobs", daemon=True).start()
     return [runner]
 
 

@@ -47,6 +47,8 @@ class PipelineSettings:
     breaker_open_s: float = 30.0
     # Leave when standard input ends: whoever holds its other end is gone.
     tied_to_stdin: bool = True
+    # Where tables in Delta's format are: a folder, or s3://bucket/prefix. None: there are none.
+    delta_url: str | None = None
     # More properties of the catalog and of Spark, for what has no setting of its own.
     catalog_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     spark: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -20,6 +21,13 @@ _TRANSFORM = re.compile(
     r"(?:\s+as\s+(?P<alias>[A-Za-z_][A-Za-z0-9_]*))?",
     re.IGNORECASE,
 )
+
+
+class Format(StrEnum):
+    """Which table format a table is kept in."""
+
+    ICEBERG = "iceberg"
+    DELTA = "delta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,8 @@ class TableSettings:
     state: bool = True
     history: bool = True
     nested: Nested = Nested.JSON
+    format: Format = Format.ICEBERG
+    # Iceberg's.
     format_version: int = 2
     # Declared types by column; every other column is inferred.
     columns: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
@@ -89,7 +99,12 @@ class TableSettings:
         if self.format_version not in FORMAT_VERSIONS:
             raise Invalid(f"format version. expected=one of {FORMAT_VERSIONS} got={self.format_version}")
         uses_variant = self.nested is Nested.VARIANT or VARIANT in self.columns.values()
-        if uses_variant and self.format_version < 3:
+        if self.format is Format.DELTA:
+            transforms = (*(self.partition or ()), *(self.history_partition or ()))
+            derived = [transform.name for transform in transforms if transform.name != "identity"]
+            if derived:
+                raise Invalid(f"Delta partitions by columns as they are. expected=identity got={derived}")
+        elif uses_variant and self.format_version < 3:
             raise Invalid(f"variant columns need a newer format. expected=format version 3 got={self.format_version}")
 
     @classmethod
@@ -103,6 +118,10 @@ class TableSettings:
             if values["nested"] not in list(Nested):
                 raise Invalid(f"nested. expected={[str(nested) for nested in Nested]} got={values['nested']!r}")
             values["nested"] = Nested(values["nested"])
+        if "format" in values:
+            if values["format"] not in list(Format):
+                raise Invalid(f"format. expected={[str(each) for each in Format]} got={values['format']!r}")
+            values["format"] = Format(values["format"])
         if "columns" in values:
             declared = {name: parse_type(text) for name, text in values["columns"].items()}
             values["columns"] = MappingProxyType(declared)

@@ -4,27 +4,41 @@ It imports nothing of ours: the interpreter that runs it has only Flink.
 """
 
 import json
+import os
 import sys
 
 from pyflink.table import EnvironmentSettings, TableEnvironment  # type: ignore[import-not-found]
 
 
+def run(environment: TableEnvironment, sql: str) -> list[list[object]]:
+    """One statement, to its end; its rows."""
+    result = environment.execute_sql(sql)
+    if sql.startswith("INSERT"):
+        result.wait()
+        return []
+    with result.collect() as rows:
+        return [list(row) for row in rows]
+
+
+def shortened(text: str) -> str:
+    """A Java error without the places that it came through, which are most of it."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("\tat "))[:8000]
+
+
 def main() -> None:
     """Until the statements end."""
-    answers = sys.stdout
-    # Whatever else is printed must not get between the answers.
-    sys.stdout = sys.stderr
+    # Whatever else is printed, also by the Java that is started here, must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     environment = TableEnvironment.create(EnvironmentSettings.in_batch_mode())
     environment.get_config().set("parallelism.default", "1")
     told: dict[str, object]
     for line in sys.stdin:
         try:
-            result = environment.execute_sql(json.loads(line))
-            with result.collect() as rows:
-                told = {"rows": [list(row) for row in rows]}
+            told = {"rows": run(environment, json.loads(line))}
         # The edge of the process: the other side decides what to do about it.
         except Exception as error:
-            told = {"error": str(error)[:4000]}
+            told = {"error": shortened(str(error))}
         print(json.dumps(told, default=str), file=answers, flush=True)
 
 

@@ -1,5 +1,6 @@
 """The queue of maintenance jobs: what it keeps over a restart, what it does when a pipeline dies, what bounds it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ async def test_a_restart_keeps_the_queue_and_what_became_of_jobs(tmp_path: Path)
     await jobs.take("w", 0.1)
     await jobs.tell(done.id, JobNews(state=JobState.RUNNING, progress={"compact": {"groups": 1}}))
     await jobs.tell(done.id, JobNews(state=JobState.DONE, progress={"compact": {"groups": 2}}))
-    jobs.close()
+    await jobs.close()
     jobs = Jobs(tmp_path / "jobs.db", ManualClock())
     assert jobs.get(done.id).progress == {"compact": {"groups": 2}}
     taken = await jobs.take("another", 0.1)
@@ -100,3 +101,12 @@ async def test_nobody_waits_for_a_pipeline_that_is_not_there(tmp_path: Path) -> 
     clock.advance(61)
     other = await jobs.submit(job("b"))
     assert (await jobs.wait(other.id, 600)).state is JobState.QUEUED
+
+
+async def test_closing_lets_whoever_waits_go(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "jobs.db", ManualClock())
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(jobs.take("w", 600))
+        await asyncio.sleep(0)
+        await jobs.close()
+    assert waiting.result() is None

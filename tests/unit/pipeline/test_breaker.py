@@ -123,7 +123,7 @@ class Rig:
         self.store = Store()
         self.carrier = Carrier(
             SegmentFolder(log.folder),
-            lambda name: Writer(name, self.store),  # type: ignore[arg-type, return-value]
+            lambda name: Writer(name, self.store),
             lanes,
             self.progress,
             self.clock,
@@ -172,7 +172,7 @@ def test_a_table_that_is_wrong_in_itself_does_not_open_it(rig: Rig) -> None:
         def catch_up(self, segments: Any, *, on_pass: Any, go_on: Any) -> LogPosition:
             raise Invalid("a column that cannot be")
 
-    rig.carrier._writer_for = lambda name: Wrong(name, rig.store)  # type: ignore[assignment, return-value]
+    rig.carrier._writer_for = lambda name: Wrong(name, rig.store)
     rig.log.seal(rig.log.change("1", {"a": 1}, table="a"))
     for _ in range(20):
         rig.tick()

@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mainstem.model import Change, Hlc, HlcClock, Invalid, Operation, SourceId, merge
 from mainstem.model.hlc import check_drift, pack
 from mainstem.wire import sync
 from mainstem.wire.sync import generate
+from mainstem.wire.sync import lakesync_pb2 as pb
 from mainstem.wire.sync.frames import BROADCAST_TAG
 from mainstem.wire.sync.identity import canonical_text
 
@@ -152,3 +155,35 @@ def test_checkpoint_pieces() -> None:
 def test_drift() -> None:
     with pytest.raises(Invalid, match="drift"):
         check_drift(pack(10_000, 0), 4_999)
+
+
+@given(
+    op=st.integers(0, 4),
+    texts=st.lists(st.text(max_size=300), min_size=4, max_size=4),
+    columns=st.lists(st.tuples(st.text(max_size=20), st.binary(max_size=400)), max_size=4),
+    hlc=st.integers(0, (1 << 64) - 1),
+)
+def test_what_is_encoded_by_hand_is_what_the_library_encodes(
+    op: int, texts: list[str], columns: list[tuple[str, bytes]], hlc: int
+) -> None:
+    table, row_id, client_id, _ = texts
+    columns_made = tuple(sync.ColumnDelta(name, value) for name, value in columns)
+    delta = sync.RowDelta(
+        op=op, table=table, row_id=row_id, columns=columns_made, hlc=hlc, client_id=client_id, delta_id="ab" * 32
+    )
+    message = pb.RowDelta(
+        op=op,  # type: ignore[arg-type]
+        table=table,
+        row_id=row_id,
+        columns=[pb.ColumnDelta(column=name, value=value) for name, value in columns],
+        hlc=hlc,
+        client_id=client_id,
+        delta_id="ab" * 32,
+    )
+    response = pb.SyncResponse(deltas=[message]).SerializeToString()
+    assert sync.encode_delta(delta) == response
+    assert list(sync.decode_response(response).deltas) == [delta]
+    push = sync.SyncPush(client_id=client_id, deltas=[delta, delta], last_seen_hlc=hlc)
+    body = sync.encode_push(push)
+    assert sync.decode_push(body) == push
+    assert [sync.response_delta(part) for part in sync.split_push(body)] == [response, response]

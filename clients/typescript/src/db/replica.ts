@@ -176,19 +176,23 @@ async function applyDeltas(
   const touched = new Set((await transaction.keys("touched")).map(([table, rowId]) => rowKey(table, rowId)));
   // All reads are asked for at once: IndexedDB answers them in one go, where a wait for each would cost a turn each.
   const applying: Promise<void>[] = [];
+  const added = new Map<string, [string, RowRecord][]>();
   for (const [key, group] of groups) {
     if (touched.has(key)) applying.push(applyToTouchedRow(transaction, group, state.clientId, effects));
-    else if (fresh.has(key)) applyToNewRow(transaction, group, effects);
+    else if (fresh.has(key)) addNewRow(added, group, effects);
     else applying.push(applyToRow(transaction, group, effects));
   }
   await Promise.all(applying);
+  for (const [table, rows] of added) transaction.putNew(table, rows);
   return { observed, clock: observed > state.clock ? observed : state.clock };
 }
 
 /** A row that this copy does not have yet. A checkpoint evicts nothing. */
-function applyToNewRow(transaction: WriteTransaction, deltas: readonly RowDelta[], effects: Effects): void {
+function addNewRow(added: Map<string, [string, RowRecord][]>, deltas: readonly RowDelta[], effects: Effects): void {
   const { table, rowId } = deltas[0]!;
-  transaction.put("rows", table, rowId, deltas.length === 1 ? rowOf(deltas[0]!) : merge(deltas));
+  let rows = added.get(table);
+  if (!rows) added.set(table, (rows = []));
+  rows.push([rowId, deltas.length === 1 ? rowOf(deltas[0]!) : merge(deltas)]);
   effects.changed(table, rowId);
 }
 

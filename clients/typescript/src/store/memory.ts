@@ -1,4 +1,5 @@
 /** The store for tests, servers and pages that keep nothing: plain maps, with the same transactions. */
+import type { RowRecord } from "../db/records.js";
 import { compareText } from "../model/json.js";
 import type { ReadTransaction, Store, StoreName, WriteTransaction } from "./store.js";
 
@@ -51,6 +52,10 @@ class MemoryTransaction implements WriteTransaction {
   async keys(store: StoreName): Promise<[string, string][]> {
     const groups = [...(this.stores.get(store) ?? [])];
     return groups.flatMap(([group, values]) => [...values.keys()].map((id): [string, string] => [group, id]));
+  }
+
+  putNew(group: string, entries: readonly (readonly [string, RowRecord])[]): void {
+    for (const [id, value] of entries) this.put("rows", group, id, value);
   }
 
   put(store: StoreName, group: string, id: string, value: unknown): void {

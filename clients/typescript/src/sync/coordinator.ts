@@ -37,6 +37,8 @@ export interface SyncEvents {
 }
 
 const STALE_PAGES_MAX = 10;
+/** Deltas of a checkpoint that are stored in one transaction: more at once are quicker, and take more memory. */
+const CHECKPOINT_DELTAS = 20_000;
 
 export class SyncCoordinator extends Emitter<SyncEvents> {
   readonly tracker: SyncTracker;
@@ -168,9 +170,9 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
     if (!pieces) return false;
     const had = await this.db.rowKeys();
     const seen = new Set<string>();
-    // One piece is stored while the next one is received and read.
+    // One part is stored while the next one is received and read.
     let storing: Promise<void> = Promise.resolve();
-    for await (const piece of pieces) {
+    for await (const piece of together(pieces, CHECKPOINT_DELTAS)) {
       const keys = piece.deltas.map(({ table, rowId }) => rowKey(table, rowId));
       const fresh = new Set(keys.filter((key) => !had.has(key) && !seen.has(key)));
       for (const key of keys) seen.add(key);
@@ -280,5 +282,16 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
     this.current = { ...this.current, ...change };
     this.emit("status", this.current);
     if (this.current.leader) this.db.tabs.post({ kind: "status", status: this.current });
+  }
+}
+
+/** The pieces, several as one. */
+async function* together(pieces: AsyncIterable<SyncResponse>, deltasMax: number): AsyncGenerator<SyncResponse> {
+  let deltas: RowDelta[] = [];
+  for await (const piece of pieces) {
+    deltas = deltas.length === 0 ? [...piece.deltas] : deltas.concat(piece.deltas);
+    if (piece.hasMore && deltas.length < deltasMax) continue;
+    yield { ...piece, deltas };
+    deltas = [];
   }
 }

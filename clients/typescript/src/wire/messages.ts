@@ -8,6 +8,7 @@ import type { ColumnDelta, Operation, RowDelta } from "../model/delta.js";
 import type { Hlc } from "../model/hlc.js";
 import { canonical, type Json } from "../model/json.js";
 import { decodeMessage, encodeMessage } from "./protobuf.js";
+import { plainString, textOf } from "./text.js";
 import {
   DeltaOp,
   type RowDeltaWire,
@@ -39,7 +40,6 @@ export const CONTENT_TYPE_PROTOBUF = "application/x-protobuf";
 export const CONTENT_TYPE_JSON = "application/json";
 
 const utf8 = new TextEncoder();
-const fromUtf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const OPERATIONS = new Map<number, Operation>(
   Object.entries(DeltaOp)
     .filter(([name]) => name !== "UNSPECIFIED")
@@ -87,8 +87,10 @@ function deltaFromWire(wire: RowDeltaWire): RowDelta {
 }
 
 function parseValue(bytes: Uint8Array): Json {
+  const plain = plainString(bytes);
+  if (plain !== undefined) return plain;
   try {
-    return JSON.parse(fromUtf8.decode(bytes)) as Json;
+    return JSON.parse(textOf(bytes)) as Json;
   } catch {
     throw new Invalid("a column's value is not UTF-8 JSON", "invalid_value");
   }

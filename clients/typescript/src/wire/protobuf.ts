@@ -5,6 +5,7 @@
  */
 import { Invalid } from "../errors.js";
 import { MESSAGES, type Field, type MessageName, type Scalar } from "./schema.generated.js";
+import { textOf } from "./text.js";
 
 type Message = Record<string, unknown>;
 
@@ -15,7 +16,6 @@ const FIXED32 = 5;
 const DEPTH_MAX = 8;
 
 const encoder = new TextEncoder();
-const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 const WIRE_TYPES: Record<Scalar, number> = {
   string: BYTES,
@@ -236,7 +236,7 @@ class Reader {
 
   text(): string {
     try {
-      return decoder.decode(this.bytes());
+      return textOf(this.bytes());
     } catch (error) {
       if (error instanceof Invalid) throw error;
       throw new Invalid("a text is not UTF-8", "invalid_protobuf");

@@ -19,7 +19,7 @@ from mainstem.client.delta.log import AddFile
 from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import Footers, partition_value
-from mainstem.model.errors import Corrupt, NotFound
+from mainstem.model.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
     import duckdb
@@ -178,6 +178,11 @@ def read_errors(storage: Storage, table: str, files: Sequence[AddFile]) -> Itera
     try:
         yield
     except (duckdb.Error, OSError) as error:
+        if "type VARIANT" in str(error):
+            # Newer writers say in the file itself what a Variant is, and DuckDB then shows its value, not its parts.
+            raise Invalid(
+                f"Variants whose Parquet type is annotated are not read yet. table={table}", reason="protocol"
+            ) from error
         for file in files:
             path = data_path(table, file)
             if not storage.exists(path):

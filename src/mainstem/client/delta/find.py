@@ -5,9 +5,10 @@ Owns the plan. Zone maps leave out files, DuckDB gets what the filter says in SQ
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +23,9 @@ from mainstem.documents.ast import AnyElement, Field, Node
 from mainstem.documents.columns import Kind
 from mainstem.documents.predicate import YES
 from mainstem.documents.sort import SortField, sort_documents
+
+if TYPE_CHECKING:
+    import duckdb
 
 BATCH_ROWS = 65_536
 _SORTED_BY_SQL = frozenset(
@@ -109,6 +113,10 @@ class Find:
 
     def arrow(self) -> pa.Table:
         """The rows in Arrow: whole columns, as they are stored."""
+        if self._cut_by_sql:
+            # All at once: DuckDB fills the columns from several threads, and batches from one.
+            with self._asked(_select(self._output), self._needed(self._output), self._sorted_tail()) as asked:
+                return asked.to_arrow_table().select(self._output).cast(self._arrow_schema)
         batches = list(self.batches())
         return pa.Table.from_batches(batches, self._arrow_schema)
 
@@ -206,25 +214,37 @@ class Find:
         return self.files, pa.Table.from_batches([_cast(batch, whole) for batch in found], whole)
 
     def _selected(self, *, ordered: bool) -> Iterator[pa.RecordBatch]:
-        fields, names = self.schema.fields, self._read
-        # The filter and the order may need columns that the answer does not have.
-        every = [*names, *sorted(self._also_needed() - set(names))]
-        tail = ""
-        if ordered and self._known_sort:
-            tail += f" ORDER BY {', '.join(_order(by, fields[by.path[0]].column.kind) for by in self._known_sort)}"
-        if self._cut_by_sql and ordered:
-            tail += "" if self._question.limit is None else f" LIMIT {int(self._question.limit)}"
-            tail += f" OFFSET {int(self._question.skip)}" if self._question.skip else ""
-        schema = pa.schema([(name, fields[name].type) for name in names])
-        for batch in self._run(f"SELECT {', '.join(map(quoted, names)) or '1 AS __one'}", every, tail):
+        schema = pa.schema([(name, self.schema.fields[name].type) for name in self._read])
+        tail = self._sorted_tail() if ordered else ""
+        for batch in self._run(_select(self._read), self._needed(self._read), tail):
             yield _cast(batch, schema)
 
+    def _sorted_tail(self) -> str:
+        fields, tail = self.schema.fields, ""
+        if self._known_sort:
+            tail += f" ORDER BY {', '.join(_order(by, fields[by.path[0]].column.kind) for by in self._known_sort)}"
+        if self._cut_by_sql:
+            tail += "" if self._question.limit is None else f" LIMIT {int(self._question.limit)}"
+            tail += f" OFFSET {int(self._question.skip)}" if self._question.skip else ""
+        return tail
+
+    def _needed(self, names: Sequence[str]) -> list[str]:
+        """The filter and the order may need columns that the answer does not have."""
+        return [*names, *sorted(self._also_needed() - set(names))]
+
     def _run(self, select: str, names: Sequence[str], tail: str = "", *, places: bool = False) -> Iterator[Any]:
+        with self._asked(select, names, tail, places=places) as asked:
+            yield from asked.to_arrow_reader(BATCH_ROWS)
+
+    @contextmanager
+    def _asked(
+        self, select: str, names: Sequence[str], tail: str, *, places: bool = False
+    ) -> Iterator["duckdb.DuckDBPyConnection"]:
         storage = self._engine.storage
         with self._engine.cursor() as cursor, read_errors(storage, self._table, self.files):
             source = Source(cursor, storage, self._table, self.schema, self.files)
             text = f"{select} FROM {source.relation(names, places=places)} WHERE {self._sql.text}{tail}"
-            yield from cursor.execute(text, list(self._sql.parameters)).to_arrow_reader(BATCH_ROWS)
+            yield cursor.execute(text, list(self._sql.parameters))
 
     @property
     def _known_sort(self) -> list[SortField]:
@@ -234,6 +254,10 @@ class Find:
         roots = roots_of(self._node)
         wanted = set(self.schema.fields) if roots is None else roots
         return (wanted | {by.path[0] for by in self._known_sort}) & set(self.schema.fields)
+
+
+def _select(names: Sequence[str]) -> str:
+    return f"SELECT {', '.join(map(quoted, names)) or '1 AS __one'}"
 
 
 def _projection(source: Mapping[str, Any] | Sequence[str] | None) -> Projection | None:

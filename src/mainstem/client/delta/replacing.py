@@ -54,24 +54,28 @@ def last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def upsert(
-    engine: Engine, table: str, state: State, rows: pa.Table, keys: Sequence[str], *, feed: bool
+    engine: Engine, table: str, state: State, rows: pa.Table, gone: pa.Table, *, feed: bool
 ) -> tuple[Replacement, Changed]:
-    """Rows in the place of those with the same keys."""
+    """Rows in the place of those with the same keys, and none in the place of those whose keys are in `gone`."""
     schema = schema_of(state.metadata)
-    files = kept_files(state.files.values(), _key_predicate(rows, keys[0], schema), schema)
+    keys = gone.column_names
+    key_schema = pa.schema([(key, schema.fields[key].type) for key in keys])
+    wanted = pa.concat_tables([rows.select(keys).cast(key_schema), gone.cast(key_schema)])
+    files = kept_files(state.files.values(), _key_predicate(wanted, keys[0], schema), schema)
     names = list(schema.fields) if feed else list(keys)
     with engine.cursor() as cursor, read_errors(engine.storage, table, files):
-        wanted = rows.select(list(keys)).cast(pa.schema([(key, schema.fields[key].type) for key in keys]))
         cursor.register("wanted", wanted)
         source = Source(cursor, engine.storage, table, schema, files)
-        selected = ", ".join([*map(quoted, names), FILE, ROW] if feed else [*map(quoted, keys), FILE, ROW])
+        selected = ", ".join([*map(quoted, names), FILE, ROW])
         old = cursor.execute(
             f"SELECT {selected} FROM {source.relation(names, places=True)}"
             f" SEMI JOIN wanted USING ({', '.join(map(quoted, keys))})"
         ).to_arrow_table()
-    replaced = old.select(list(keys)).group_by(list(keys)).aggregate([]).num_rows if old.num_rows else 0
-    counts = Changed(0, matched=old.num_rows, inserted=rows.num_rows - replaced, updated=replaced)
-    changes = _upsert_feed(old, rows, keys, schema) if feed else None
+    old_keys = old.select(keys).cast(key_schema)
+    replaced = rows.select(keys).cast(key_schema).join(old_keys, keys, join_type="left semi").num_rows
+    deleted = old_keys.join(gone.cast(key_schema), keys, join_type="left semi").num_rows
+    counts = Changed(0, old.num_rows, rows.num_rows - replaced, replaced, deleted)
+    changes = _upsert_feed(old, rows, gone.cast(key_schema), schema) if feed else None
     return Replacement(files, old.select([FILE, ROW]).cast(PLACES), rows, changes), counts
 
 
@@ -86,14 +90,19 @@ def _key_predicate(rows: pa.Table, key: str, schema: TableSchema) -> Predicate:
     return all_of([Relates(key, Relation.GTE, bounds["min"]), Relates(key, Relation.LTE, bounds["max"])])
 
 
-def _upsert_feed(old: pa.Table, rows: pa.Table, keys: Sequence[str], schema: TableSchema) -> pa.Table:
-    full = _whole(rows, schema)
+def _upsert_feed(old: pa.Table, rows: pa.Table, gone: pa.Table, schema: TableSchema) -> pa.Table:
+    full, keys = _whole(rows, schema), gone.column_names
     known = old.select(list(keys)).group_by(list(keys)).aggregate([])
     marked = full.select(list(keys)).append_column("__at", pa.array(range(full.num_rows), pa.int64()))
     updated = marked.join(known.cast(marked.select(list(keys)).schema), list(keys), join_type="left semi")["__at"]
     is_update = pc.is_in(marked["__at"], updated.combine_chunks())
     kinds = pc.if_else(is_update, "update_postimage", "insert")
-    return pa.concat_tables([_typed(old, schema, "update_preimage"), full.append_column(CHANGE_TYPE, kinds)])
+    before = _typed(old, schema, "update_preimage").drop_columns([CHANGE_TYPE])
+    numbered = before.append_column("__at", pa.array(range(before.num_rows), pa.int64()))
+    deleted = numbered.select([*keys, "__at"]).join(gone, keys, join_type="left semi")["__at"]
+    is_delete = pc.is_in(numbered["__at"], deleted.combine_chunks())
+    before = before.append_column(CHANGE_TYPE, pc.if_else(is_delete, "delete", "update_preimage"))
+    return pa.concat_tables([before, full.append_column(CHANGE_TYPE, kinds)])
 
 
 def updated(

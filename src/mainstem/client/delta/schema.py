@@ -144,3 +144,16 @@ _DUCKDB_TYPES = {
     "binary_view": "BLOB",
     "date32[day]": "DATE",
 }
+
+
+def delta_schema(schema: pa.Schema, variants: frozenset[str] = frozenset()) -> deltalake.Schema:
+    """An Arrow schema as the log states it; what a column stands for is kept in its metadata."""
+    fields = []
+    for field in schema:
+        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        if field.name in variants or metadata.get(KIND) == "variant":
+            fields.append(deltalake.Field(field.name, deltalake.VariantType(), nullable=field.nullable))
+        else:
+            plain = deltalake.Schema.from_arrow(pa.schema([field.remove_metadata()])).fields[0]
+            fields.append(deltalake.Field(field.name, plain.type, nullable=field.nullable, metadata=metadata))
+    return deltalake.Schema(fields)

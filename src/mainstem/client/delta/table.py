@@ -20,8 +20,8 @@ from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question, Sort
 from mainstem.client.delta.log import DeltaLog, State
 from mainstem.client.delta.replacing import Changed
-from mainstem.client.delta.rows import table_of
-from mainstem.client.delta.schema import KIND, TableSchema, schema_of
+from mainstem.client.delta.rows import documents_of, table_of
+from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
 from mainstem.documents import parse_update
@@ -112,6 +112,7 @@ class DeltaTable:
         self._clock = clock or SystemClock()
         self._log = DeltaLog(self.storage, self.name)
         self._engine = engine_of(self.storage)
+        self._listeners: list[Callable[[int], object]] = []
 
     @property
     def uri(self) -> str:
@@ -177,7 +178,8 @@ class DeltaTable:
         if first > newest.version:
             raise NotFound(f"no such version yet. table={self.name} expected=at most {newest.version} got={first}")
         with delta_errors(self.name):
-            return pa.RecordBatchReader.from_stream(self.delta_rs().load_cdf(first, last))
+            feed = pa.RecordBatchReader.from_stream(self.delta_rs().load_cdf(first, last))
+        return feed.cast(_plain(feed.schema, schema_of(newest.metadata)))
 
     def to_spark(self, spark: Any, at: int | None = None) -> Any:
         """The table as a DataFrame of a Spark session that has Delta."""
@@ -212,17 +214,19 @@ class DeltaTable:
         with delta_errors(self.name):
             deltalake.DeltaTable.create(
                 self.uri,
-                schema=_delta_schema(schema, frozenset(variants)),
+                schema=delta_schema(schema, frozenset(variants)),
                 mode="ignore",
                 partition_by=list(partition_by),
                 configuration=configuration,
                 storage_options=self.storage.options or None,
+                # Properties that are not Delta's are kept, as every other writer does.
+                raise_if_key_not_exists=False,
             )
 
     def add_columns(self, schema: pa.Schema, variants: Sequence[str] = ()) -> None:
         """Add columns; rows that are there have nulls in them."""
         with delta_errors(self.name):
-            self.delta_rs().alter.add_columns(list(_delta_schema(schema, frozenset(variants)).fields))
+            self.delta_rs().alter.add_columns(list(delta_schema(schema, frozenset(variants)).fields))
 
     def add_constraint(self, name: str, condition: str) -> None:
         """From now on every row must meet an SQL condition. Those that are there are checked first."""
@@ -272,23 +276,27 @@ class DeltaTable:
                 self.create(rows.schema, partition_by=partition_by, variants=variants, properties=properties)
                 return attempt()
             if schema is not None and mode == "append" and (expected_version is not None or _has_variants(schema)):
-                about = Commit("WRITE", {"mode": "Append"}, transaction, metadata or {})
+                about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
                 return self._append(rows, about, evolve=evolve, expected_version=expected_version)
             self._write_with_delta_rs(rows, mode, partition_by, evolve, transaction, metadata, properties)
             return self.version
 
-        return self._retried(attempt, once=expected_version is not None)
+        return self.retried(attempt, once=expected_version is not None)
 
     def upsert(
         self,
         data: Any,
         key: str | Sequence[str] = "_id",
         *,
+        delete: Any = None,
         expected_version: int | None = None,
         transaction: tuple[str, int] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Changed:
-        """Put rows in the place of those with the same key, and add the others. A row replaces the whole row."""
+        """Put rows in the place of those with the same key, and add the others. A row replaces the whole row.
+
+        `delete` are rows (their keys are enough) that shall be gone, in the same commit.
+        """
         keys = [key] if isinstance(key, str) else list(key)
         if not self.exists():
             rows = replacing.last_rows(table_of(data, None), keys)
@@ -299,15 +307,19 @@ class DeltaTable:
             state = self._state(expected_version)
             if transaction is not None and state.transactions.get(transaction[0], -1) >= transaction[1]:
                 return Changed(state.version)
-            rows = replacing.last_rows(table_of(data, schema_of(state.metadata)), keys)
+            schema = schema_of(state.metadata)
+            rows = replacing.last_rows(table_of(data, schema), keys) if len(data) else _no_rows(schema)
+            gone = table_of(delete, schema) if delete is not None and len(delete) else _no_rows(schema)
             state = self._evolved(state, rows)
-            about = Commit("MERGE", {"predicate": ", ".join(keys)}, transaction, metadata or {})
+            about = Commit("MERGE", {"predicate": ", ".join(keys)}, _progress(transaction), metadata or {})
             writer = Transaction(self._engine, self._log, state)
             self._check(state, rows)
-            change, counts = replacing.upsert(self._engine, self.name, state, rows, keys, feed=writer.keeps_feed)
+            change, counts = replacing.upsert(
+                self._engine, self.name, state, rows, gone.select(keys), feed=writer.keeps_feed
+            )
             return self._committed(writer, change, about, counts)
 
-        return self._retried(attempt, once=expected_version is not None)
+        return self.retried(attempt, once=expected_version is not None)
 
     def update(
         self,
@@ -336,7 +348,7 @@ class DeltaTable:
             counts = Changed(0, matched=matched.num_rows, updated=len(documents))
             return self._committed(writer, change, Commit("UPDATE", {"predicate": str(filter)}), counts)
 
-        return self._retried(attempt, once=expected_version is not None)
+        return self.retried(attempt, once=expected_version is not None)
 
     def delete(self, filter: Filter, *, expected_version: int | None = None) -> Changed:
         """Delete the matching rows, all in one commit."""
@@ -352,7 +364,7 @@ class DeltaTable:
             counts = Changed(0, matched=matched.num_rows, deleted=matched.num_rows)
             return self._committed(writer, change, Commit("DELETE", {"predicate": str(filter)}), counts)
 
-        return self._retried(attempt, once=expected_version is not None)
+        return self.retried(attempt, once=expected_version is not None)
 
     # Keeping it in shape.
 
@@ -368,7 +380,7 @@ class DeltaTable:
                     return dict(optimizer.z_order(sorted_by, target_size=target_bytes, writer_properties=_WRITER))
                 return dict(optimizer.compact(target_size=target_bytes, writer_properties=_WRITER))
 
-        return self._retried(attempt)
+        return self.retried(attempt)
 
     def vacuum(self, *, retention_hours: int | None = None, dry_run: bool = True) -> list[str]:
         """The files that no version within the retention needs; removed only with `dry_run=False`.
@@ -389,7 +401,27 @@ class DeltaTable:
         with delta_errors(self.name):
             self.delta_rs().create_checkpoint()
 
-    # Inside.
+    # For those that build on it.
+
+    def append_marked(self, data: Any, about: Commit, *, expected_version: int) -> int:
+        """Append in one commit with applications' marks; VersionMismatchError where another writer was first."""
+        rows = table_of(data, schema_of(self._state(expected_version).metadata))
+        return self._append(rows, about, evolve=False, expected_version=expected_version)
+
+    def state(self) -> State:
+        """The newest version as the log has it."""
+        return self._log.newest()
+
+    def after_commit(self, listener: Callable[[int], object]) -> None:
+        """Call this with the version after every write of this object. An error of it does not undo the write."""
+        self._listeners.append(listener)
+
+    def documents(self, rows: pa.Table, *more: str) -> list[dict[str, Any]]:
+        """Rows in Arrow as documents; `more` are columns that the table does not have."""
+        found = documents_of(rows.drop_columns(list(more)), schema_of(self._log.newest().metadata))
+        extra = rows.select(list(more)).to_pylist()
+        return [document | beside for document, beside in zip(found, extra, strict=True)]
+
 
     def _state(self, expected_version: int | None) -> State:
         state = self._log.newest()
@@ -402,12 +434,15 @@ class DeltaTable:
             return None
         return self._state(expected_version)
 
-    def _retried(self, attempt: Callable[[], _T], *, once: bool = False) -> _T:
+    def retried(self, attempt: Callable[[], _T], *, once: bool = False) -> _T:
         """Do it again on the newest version where another writer was first, unless the caller named the version."""
         backoff = Backoff(wait_s_min=0.005, wait_s_max=0.5)
         for left in range(ATTEMPTS_MAX, 0, -1):
             try:
-                return attempt()
+                done = attempt()
+                for listener in self._listeners:
+                    listener(self.version)
+                return done
             except VersionMismatchError:
                 if once or left == 1:
                     raise
@@ -491,17 +526,19 @@ _CONSTRAINT = "delta.constraints."
 _WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
 
 
+def _progress(transaction: tuple[str, int] | None) -> dict[str, int]:
+    return {} if transaction is None else {transaction[0]: transaction[1]}
+
+
+def _plain(found: pa.Schema, schema: TableSchema) -> pa.Schema:
+    """The types that a table has; delta-rs gives views of text, which Arrow cannot sort or take from."""
+    own = {name: field.type for name, field in schema.fields.items()} | {"_change_type": pa.string()}
+    return pa.schema([(field.name, own.get(field.name, field.type)) for field in found])
+
+
+def _no_rows(schema: TableSchema) -> pa.Table:
+    return schema.arrow.empty_table()
+
+
 def _has_variants(schema: TableSchema) -> bool:
     return any(field.is_variant for field in schema.fields.values())
-
-
-def _delta_schema(schema: pa.Schema, variants: frozenset[str]) -> deltalake.Schema:
-    fields = []
-    for field in schema:
-        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-        if field.name in variants or metadata.get(KIND) == "variant":
-            fields.append(deltalake.Field(field.name, deltalake.VariantType(), nullable=field.nullable))
-        else:
-            plain = deltalake.Schema.from_arrow(pa.schema([field.remove_metadata()])).fields[0]
-            fields.append(deltalake.Field(field.name, plain.type, nullable=field.nullable, metadata=metadata))
-    return deltalake.Schema(fields)

@@ -21,7 +21,7 @@ from mainstem.client.delta import vectors
 from mainstem.client.delta.datafiles import write_files
 from mainstem.client.delta.engine import FILE, ROW, Engine, Source, deleted_rows, quoted, read_errors
 from mainstem.client.delta.errors import VersionMismatchError
-from mainstem.client.delta.log import AddFile, DeltaLog, State
+from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
 from mainstem.client.delta.schema import TableSchema, schema_of
 from mainstem.client.delta.zones import row_count
 from mainstem.model.errors import Conflict, Invalid
@@ -53,8 +53,8 @@ class Commit:
 
     operation: str
     parameters: Mapping[str, str] = field(default_factory=dict)
-    # An application's own progress, in the same commit: its id and how far it is.
-    transaction: tuple[str, int] | None = None
+    # Applications' own progress, in the same commit: by id, how far it is.
+    transactions: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -67,6 +67,9 @@ class Replacement:
     rows: pa.Table | None = None
     # For the change feed, where the table keeps one: rows with `_change_type`.
     feed: pa.Table | None = None
+    # What the table is from now on, and files that go whole: for a change of its schema.
+    metadata: Metadata | None = None
+    dropped: Sequence[AddFile] = ()
 
 
 class Transaction:
@@ -89,15 +92,18 @@ class Transaction:
         """Write everything, then the next version. Raises VersionMismatchError where someone else has it already."""
         table = self._log.table
         actions: list[dict[str, Any]] = [_commit_info(self._state, about, now_ms)]
-        if about.transaction is not None:
-            app, version = about.transaction
-            actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now_ms}})
+        for app, progress in about.transactions.items():
+            actions.append({"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}})
+        if change.metadata is not None:
+            actions += self._described(change.metadata)
         if change.places.num_rows:
             if self.schema.has("delta.appendOnly"):
                 raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
             actions += self._without(change, now_ms)
+        actions += [{"remove": _removal(file, now_ms)} for file in change.dropped]
         if change.rows is not None and change.rows.num_rows:
-            added = write_files(self._storage, table, self.schema, self._fitted(change.rows), now_ms)
+            rows = self._fitted(change.rows)
+            added = write_files(self._storage, table, self.schema, rows, now_ms)
             actions += [{"add": add} for add in added]
         if change.feed is not None and change.feed.num_rows:
             feed = write_files(self._storage, table, self.schema, change.feed, now_ms, "_change_data")
@@ -118,6 +124,16 @@ class Transaction:
             path = (action.get("add") or action.get("cdc") or {}).get("path")
             if path is not None and path not in old:
                 self._storage.delete(f"{self._log.table}/{unquote(path)}")
+
+    def _described(self, metadata: Metadata) -> list[dict[str, Any]]:
+        """The actions that say what the table is; rows of the same commit are already of the new kind."""
+        self.schema = schema_of(metadata)
+        stated = msgspec.to_builtins(metadata) | {"format": {"provider": "parquet", "options": {}}}
+        actions: list[dict[str, Any]] = [{"metaData": stated}]
+        needed = _features_of(metadata) - set(self._state.protocol.writerFeatures or ())
+        if needed:
+            actions.insert(0, {"protocol": _upgraded(self._state.protocol, needed)})
+        return actions
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
         """All columns of the table, in its order and types."""
@@ -214,6 +230,25 @@ def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
             # Makes the commit unlike every other one, so that a writer can tell its own.
             "txnId": str(uuid.uuid4()),
         }
+    }
+
+
+def _features_of(metadata: Metadata) -> set[str]:
+    features = {"timestampNtz": '"timestamp_ntz"', "variantType": '"variant"'}
+    return {feature for feature, mark in features.items() if mark in metadata.schemaString}
+
+
+def _upgraded(protocol: Protocol, features: set[str]) -> dict[str, Any]:
+    """The protocol with features that readers and writers both must know."""
+    writer = set(protocol.writerFeatures or ("appendOnly", "invariants")) | features
+    if protocol.minWriterVersion in range(3, 7):
+        writer |= {"checkConstraints", "changeDataFeed"}
+    reader = set(protocol.readerFeatures or ()) | features
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": sorted(reader),
+        "writerFeatures": sorted(writer),
     }
 
 

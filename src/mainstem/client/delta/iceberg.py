@@ -1,0 +1,127 @@
+"""An append-only Delta table that Iceberg engines read too: metadata of their own over the same data files.
+
+    mirror = IcebergMirror(table, "http://127.0.0.1:8181", "shop.events")
+    table.after_commit(mirror.refresh)
+
+Nothing is copied. The Iceberg table finds columns by their names, since Delta's files carry no field ids, and each of
+its snapshots says which Delta version it shows. A refresh that is repeated, or runs twice at once, changes nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from mainstem.client.delta.log import State
+from mainstem.client.delta.schema import schema_of
+from mainstem.client.delta.table import DeltaTable
+from mainstem.model.errors import Conflict, Invalid
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+VERSION_PROPERTY = "mainstem.delta-version"
+ATTEMPTS_MAX = 5
+_NAME_MAPPING = "schema.name-mapping.default"
+
+
+class IcebergMirror:
+    """Shows one Delta table as an Iceberg table of a REST catalog."""
+
+    def __init__(
+        self, table: DeltaTable, url: str, identifier: str, *, warehouse: str = "lake", **properties: str
+    ) -> None:
+        """`identifier` is namespace and name; `properties` are those of pyiceberg's catalog, such as a token."""
+        from pyiceberg.catalog import load_catalog
+
+        options = table.storage.options
+        storage = {name.replace("aws_", "s3.").replace("_", "-"): value for name, value in options.items()}
+        settings = {"type": "rest", "uri": url, "warehouse": warehouse, **storage, **properties}
+        self._catalog = load_catalog("mainstem", **settings)
+        self._table = table
+        self._identifier = identifier
+
+    def refresh(self, _: int | None = None) -> int:
+        """Bring the Iceberg table to the newest Delta version, which is returned."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        for _attempt in range(ATTEMPTS_MAX):
+            state = self._table.state()
+            _check(state, self._table.name)
+            try:
+                self._publish(self._opened(state), state)
+            except CommitFailedException:
+                continue
+            return state.version
+        raise Conflict(f"the Iceberg table moved on again and again. table={self._identifier}")
+
+    def _opened(self, state: State) -> "Table":
+        from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError
+
+        try:
+            return self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            pass
+        try:
+            self._catalog.create_namespace(self._identifier.rpartition(".")[0])
+        except NamespaceAlreadyExistsError:
+            pass
+        try:
+            return self._catalog.create_table(self._identifier, _schema(state))
+        except TableAlreadyExistsError:
+            return self._catalog.load_table(self._identifier)
+
+    def _publish(self, iceberg: "Table", state: State) -> None:
+        snapshot = iceberg.current_snapshot()
+        shown = int((snapshot.summary and snapshot.summary[VERSION_PROPERTY]) or -1) if snapshot is not None else -1
+        if shown >= state.version:
+            return
+        wanted = {self._table.storage.uri(f"{self._table.name}/{unquote(file.path)}") for file in state.files.values()}
+        there = {task.file.file_path: task.file for task in iceberg.scan().plan_files()}
+        with iceberg.transaction() as transaction:
+            self._evolve(iceberg, transaction, state)
+            marks = {VERSION_PROPERTY: str(state.version)}
+            gone = [file for path, file in there.items() if path not in wanted]
+            new = sorted(wanted - there.keys())
+            update = transaction.update_snapshot(snapshot_properties=marks)
+            with update.overwrite() if gone else update.fast_append() as files:
+                for file in gone:
+                    files.delete_data_file(file)
+                for file in _data_files(iceberg, transaction, new):
+                    files.append_data_file(file)
+
+    def _evolve(self, iceberg: "Table", transaction: Any, state: State) -> None:
+        """Columns that came, and the names by which the files' columns are found."""
+        schema = _schema(state)
+        if {field.name for field in iceberg.schema().fields} != set(schema.names):
+            with transaction.update_schema() as update:
+                update.union_by_name(schema)
+        mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+        if transaction.table_metadata.properties.get(_NAME_MAPPING) != mapping:
+            transaction.set_properties(**{_NAME_MAPPING: mapping})
+
+
+def _data_files(iceberg: "Table", transaction: Any, paths: list[str]) -> Any:
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+    return parquet_files_to_data_files(iceberg.io, transaction.table_metadata, iter(paths))
+
+
+def _schema(state: State) -> pa.Schema:
+    return pa.schema([field.remove_metadata() for field in schema_of(state.metadata).arrow])
+
+
+def _check(state: State, name: str) -> None:
+    """What Iceberg's metadata cannot say of Delta's files."""
+    schema = schema_of(state.metadata)
+    problem = None
+    if any(file.deletionVector is not None for file in state.files.values()):
+        problem = "deletion vectors"
+    elif schema.partition_by:
+        problem = "partitions, whose values are not in the files"
+    elif any(field.physical != field.name for field in schema.fields.values()):
+        problem = "mapped columns"
+    elif any(field.is_variant for field in schema.fields.values()):
+        problem = "Variants"
+    if problem is not None:
+        raise Invalid(f"only plain append-only tables are shown as Iceberg. table={name} it has {problem}")

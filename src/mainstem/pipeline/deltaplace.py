@@ -1,0 +1,80 @@
+"""Where the pipeline's Delta tables are, and how the catalog hears of them.
+
+The catalog lists them as generic tables (name, format, location), so that whoever looks for a table finds it, and an
+Iceberg client is told what it is instead of being shown nothing.
+"""
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+
+import msgspec
+
+from mainstem.client.delta import Storage, create_storage
+from mainstem.model.errors import Invalid
+from mainstem.model.names import TableName
+from mainstem.pipeline.deltatable import DeltaLake
+from mainstem.pipeline.settings import PipelineSettings
+from mainstem.runtime.clock import Clock
+
+TIMEOUT_S = 30.0
+_CONFLICT = 409
+# As Iceberg's properties call them, and as the storage does.
+_NAMES = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+    "client.region": "region",
+}
+
+
+def delta_lake(settings: PipelineSettings, clock: Clock) -> DeltaLake | None:
+    """The lake that the settings name, None where they name none."""
+    if settings.delta_url is None:
+        return None
+    storage = _storage(settings.delta_url, settings.catalog_properties)
+    return DeltaLake(storage, clock, Listing(settings.catalog_uri, settings.token).enter)
+
+
+def _storage(url: str, properties: Mapping[str, str]) -> Storage:
+    if not url.startswith("s3"):
+        return create_storage(url)
+    known = {_NAMES[name]: value for name, value in properties.items() if name in _NAMES}
+    return create_storage(url, **known)
+
+
+class Listing:
+    """Enters tables into the catalog, once each; one that is there already is fine."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = f"{url.rstrip('/')}/v1"
+        self._headers = {"Content-Type": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._entered: set[TableName] = set()
+
+    def enter(self, name: TableName, location: str) -> None:
+        """Make sure that the catalog lists a table."""
+        if name in self._entered:
+            return
+        for depth in range(1, len(name.levels) + 1):
+            self._post("namespaces", {"namespace": list(name.levels[:depth])})
+        namespace = urllib.parse.quote("\x1f".join(name.levels), safe="")
+        table = {"name": name.table, "format": "delta", "base-location": location}
+        self._post(f"namespaces/{namespace}/generic-tables", table)
+        self._entered.add(name)
+
+    def _post(self, path: str, body: Mapping[str, object]) -> None:
+        request = urllib.request.Request(
+            f"{self._url}/{path}", msgspec.json.encode(body), self._headers, method="POST"
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                answer.read()
+        except urllib.error.HTTPError as error:
+            if error.code != _CONFLICT:
+                text = error.read(500).decode(errors="replace")
+                raise Invalid(f"the catalog refused a Delta table. path={path} status={error.code} {text}") from error

@@ -1,0 +1,206 @@
+"""One contract for every format that the pipeline writes, wherever it is: the same changes make the same tables."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+import pytest
+from duckdb_extensions import import_extension
+from pyspark.sql import SparkSession
+
+from mainstem.client.delta import Storage, create_storage
+from mainstem.pipeline.deltatable import DeltaLake
+from mainstem.pipeline.deltawriter import DeltaTableWriter
+from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.segments import SegmentFolder
+from mainstem.runtime.clock import SystemClock
+from mainstem.tables.settings import TableSettings
+from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY
+from tests.unit.pipeline.conftest import Bench, Log
+
+pytestmark = pytest.mark.spark
+
+Rows = list[dict[str, Any]]
+OWN = ("_key", "_hlc", "_source", "_position", "_clocks")
+
+
+class World(Protocol):
+    """A log, a writer of one format, and a reader that is not ours."""
+
+    log: Log
+
+    def carry(self, **settings: Any) -> int: ...
+
+    def rows(self, table: str) -> Rows: ...
+
+    def versions(self, table: str) -> int | None: ...
+
+
+class IcebergWorld:
+    def __init__(self, bench: Bench) -> None:
+        self.log: Log = bench
+        self._bench = bench
+
+    def carry(self, **settings: Any) -> int:
+        return self._bench.catch_up(settings=TableSettings.from_document(settings))
+
+    def rows(self, table: str) -> Rows:
+        return self._bench.rows(table)
+
+    def versions(self, table: str) -> int | None:
+        found = self._bench.lake.load(self._bench.name(table))
+        return None if found is None else found.snapshot_id
+
+
+class DeltaWorld:
+    def __init__(self, spark: SparkSession, log: Log, storage: Storage) -> None:
+        self.log = log
+        self._spark = spark
+        self._lake = DeltaLake(storage, SystemClock())
+        self._sql = DriverSql()
+        self._reader = duckdb.connect()
+        import_extension("delta", con=self._reader)
+        self._reader.load_extension("delta")
+        storage.prepare(self._reader)
+
+    def carry(self, **settings: Any) -> int:
+        document = TableSettings.from_document({**settings, "format": "delta"})
+        writer = DeltaTableWriter(self._lake, self._spark, self.log.name("orders"), document, sql=self._sql)
+        return writer.catch_up(SegmentFolder(self.log.folder).list())
+
+    def rows(self, table: str) -> Rows:
+        uri = self._lake.storage.uri(self._lake.path(self.log.name(table)))
+        found = self._reader.execute(f"SELECT * FROM delta_scan('{uri}') ORDER BY _key, _position").to_arrow_table()
+        return list(found.to_pylist())
+
+    def versions(self, table: str) -> int | None:
+        found = self._lake.load(self.log.name(table))
+        return None if found is None else found.version
+
+
+@pytest.fixture(params=["iceberg on disk", "delta on disk", "delta on s3"])
+def world(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> World:
+    namespace = f"f_{tmp_path.name}".lower()[:60]
+    if request.param.startswith("iceberg"):
+        with_side_jobs: ThreadPoolExecutor = request.getfixturevalue("format_side_jobs")
+        return IcebergWorld(Bench(spark, tmp_path / "segments", namespace, with_side_jobs))
+    log = Log(tmp_path / "segments", namespace)
+    if request.param.endswith("disk"):
+        return DeltaWorld(spark, log, create_storage(str(tmp_path / "lake")))
+    server = request.getfixturevalue("s3_server")
+    server.make_bucket("formats")
+    keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+    storage = create_storage("s3://formats/lake", endpoint=server.url, region=REGION, **keys)
+    return DeltaWorld(spark, log, storage)
+
+
+@pytest.fixture(scope="session")
+def format_side_jobs(spark: SparkSession) -> Any:
+    from mainstem.pipeline.session import join_session
+
+    with ThreadPoolExecutor(2, "side", join_session, (spark,)) as executor:
+        yield executor
+
+
+def values(world: World) -> dict[str, dict[str, Any]]:
+    rows = world.rows("orders")
+    assert len({row["_key"] for row in rows}) == len(rows), "a key stands twice"
+    return {row["_key"]: {name: row[name] for name in row if name not in OWN} for row in rows}
+
+
+def test_rows_history_deletes_and_replays(world: World) -> None:
+    log = world.log
+    log.seal(
+        log.change("1", {"id": 1, "note": "a"}),
+        log.change("2", {"id": 2, "note": "b"}),
+        log.change("1", {"id": 1, "note": "c"}),
+    )
+    assert world.carry() == 3
+    log.seal(
+        log.change("2", None),
+        log.change("3", {"id": 3, "note": None}),
+        log.change("4", {"id": 4, "note": "d"}),
+        log.change("4", None),
+    )
+    assert world.carry() == 7
+    assert values(world) == {"1": {"id": 1, "note": "c"}, "3": {"id": 3, "note": None}}
+    history = sorted(world.rows("orders_history"), key=lambda row: row["_position"])
+    assert [(row["_position"], row["_op"], row["_key"]) for row in history] == [
+        (1, "update", "1"), (2, "update", "2"), (3, "update", "1"), (4, "delete", "2"),
+        (5, "update", "3"), (6, "update", "4"), (7, "delete", "4"),
+    ]  # fmt: skip
+    before = [world.versions(name) for name in ("orders", "orders_history")]
+    assert world.carry() == 7
+    assert [world.versions(name) for name in ("orders", "orders_history")] == before
+
+
+def test_columns_come_widen_and_become_text(world: World) -> None:
+    log = world.log
+    log.seal(log.change("1", {"a": 1, "b": 1, "c": True, "d": None, "e": {"x": [1]}}))
+    world.carry()
+    log.seal(log.change("2", {"a": 2.5, "b": "text", "c": 0, "d": 7, "e": "plain", "f": 2**70}))
+    world.carry()
+    assert values(world) == {
+        "1": {"a": 1.0, "b": "1", "c": "true", "d": None, "e": '{"x":[1]}', "f": None},
+        "2": {"a": 2.5, "b": "text", "c": "0", "d": 7, "e": "plain", "f": str(2**70)},
+    }
+
+
+def test_partial_rows_late_rows_and_tombstones(world: World) -> None:
+    log = world.log
+    log.seal(log.change("1", {"a": 1, "b": 1}), log.change("2", {"a": 1, "b": 1}), log.change("3", {"a": 1, "b": 1}))
+    world.carry()
+    log.seal(log.change("1", {"a": 2}), log.change("2", {"a": None, "c": "new"}), log.change("3", None))
+    world.carry()
+    assert values(world) == {"1": {"a": 2, "b": 1, "c": None}, "2": {"a": None, "b": 1, "c": "new"}}
+    # Older than the delete, older than the last write, and newer than both.
+    log.seal(
+        log.change("3", {"a": 9}, hlc=35), log.change("1", {"a": 9, "b": 9}, hlc=15), log.change("4", {"a": 4}, hlc=36)
+    )
+    world.carry()
+    assert values(world) == {
+        "1": {"a": 2, "b": 9, "c": None},
+        "2": {"a": None, "b": 1, "c": "new"},
+        "4": {"a": 4, "b": None, "c": None},
+    }
+
+
+def test_declared_types_and_dead_letters(world: World) -> None:
+    log = world.log
+    declared = {"price": "decimal(20,4)", "day": "date", "n": "int", "at": "timestamptz", "u": "uuid", "b": "binary"}
+    uuid = "123e4567-e89b-12d3-a456-426614174000"
+    log.seal(
+        log.change("1", {"price": "12.50", "day": "2024-02-29", "n": 5, "u": uuid, "b": "aGk="}),
+        log.change("2", {"price": "abc"}),
+        log.change("3", {"n": 3_000_000_000}),
+        log.change("4", {"x": 1}),
+        errors={4: "refused by the sealer"},
+    )
+    assert world.carry(columns=declared) == 4
+    letters = world.rows("orders_dead_letters")
+    assert [row["_reason"] for row in letters] == [
+        "price: 'abc' is not decimal(20,4)", "n: '3000000000' is not int", "refused by the sealer",
+    ]  # fmt: skip
+    (row,) = values(world).values()
+    assert (str(row["price"]), str(row["day"]), row["n"]) == ("12.5000", "2024-02-29", 5)
+    assert (row["u"], bytes(row["b"])) == (uuid, b"hi")
+    log.seal(log.change("1", {"n": 6}))
+    world.carry(columns=declared)
+    assert values(world)["1"]["n"] == 6
+
+
+def test_partitions(world: World) -> None:
+    log = world.log
+    settings = {"partition": ["country"], "columns": {"country": "string"}, "history": False}
+    log.seal(*(log.change(str(i), {"country": ["de", "a/b c", None][i % 3], "n": i}) for i in range(9)))
+    world.carry(**settings)
+    log.seal(log.change("0", {"country": "at", "n": 100}), log.change("1", None))
+    world.carry(**settings)
+    assert {key: (row["country"], row["n"]) for key, row in values(world).items()} == {
+        "0": ("at", 100),
+        **{str(i): (["de", "a/b c", None][i % 3], i) for i in range(2, 9)},
+    }
+    assert world.versions("orders_history") is None
