@@ -1,6 +1,7 @@
 """The sync protocol through a real server: what is pushed is durable, counted once, and reaches everyone."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -254,3 +255,36 @@ async def test_mutated_pushes_are_refused_by_name_or_are_what_they_say(tmp_path:
 def _bytes(frame: str | bytes) -> bytes:
     assert isinstance(frame, bytes)
     return frame
+
+
+async def test_large_deltas_come_in_pages_that_fit_a_message(tmp_path: Path) -> None:
+    made = [delta(f"r{number}", now(number), blob=b'"' + b"x" * 3_000_000 + b'"') for number in range(4)]
+    async with client_of(tmp_path) as client:
+        for each in made:
+            assert (await push(client, each)).status_code == 200
+    async with client_of(tmp_path) as client:
+        found: list[sync.RowDelta] = []
+        cursor = pages = 0
+        while True:
+            page = await pull(client, cursor, limit=10_000)
+            found, cursor, pages = [*found, *page.deltas], page.server_hlc, pages + 1
+            if not page.has_more:
+                break
+        assert found == made
+        assert pages >= 4
+
+
+async def test_a_client_that_reads_no_replies_is_not_served_without_end(tmp_path: Path) -> None:
+    async with gateway_on_socket(tmp_path) as (gateway, cdc):
+        url = cdc.removesuffix("/ws") + "/sync/g/ws"
+        async with websockets.connect(url) as ada:
+            big = delta("r", now(), blob=b'"' + b"x" * 2_000_000 + b'"')
+            await ada.send(sync.encode_request(sync.SyncPush(client_id="ada", deltas=[big])))
+            await ada.recv()
+        async with websockets.connect(url, max_queue=1) as slow:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(10):
+                    for _ in range(200):
+                        await slow.send(sync.encode_request(sync.SyncPull(client_id="slow")))
+            (connection,) = gateway.sync.door.sockets._connections
+            assert connection._outbox_bytes <= 8 * 1024 * 1024

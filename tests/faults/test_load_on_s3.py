@@ -2,7 +2,7 @@
 proxy that breaks, and kills of the gateway and of the pipeline. DuckDB and Spark judge what is left: nothing lost,
 nothing twice.
 
-A minute of it here; `make soak` runs ten (LOAD_S, SEED). A failure prints its seed.
+On demand only (`make soak`): a minute, and ten of them (LOAD_S, SEED). A failure prints its seed.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ ENCODINGS: tuple[dict[str, Any], ...] = (
     {"encoding": "msgpack", "compression": "zstd"},
     {"compression": "deflate"},
 )
-OUTAGE_S_MAX = 60.0
+OUTAGE_S_MAX = 240.0
 
 
 class Producer:
@@ -148,7 +148,7 @@ class Trouble:
         self.done["outage"] += 1
 
     async def kill_pipeline(self) -> None:
-        pid = (await self._server.status())["pipeline"]["pid"]
+        pid = (await self._status())["pipeline"]["pid"]
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
         self.done["kill_pipeline"] += 1
@@ -161,16 +161,25 @@ class Trouble:
     async def until_it_commits(self) -> None:
         """Trouble then meets warm work."""
         before = await self._covered()
-        async with asyncio.timeout(300):
+        async with asyncio.timeout(400):
             while await self._covered() <= before:
                 await asyncio.sleep(0.1)
 
     async def _covered(self) -> int:
-        return sum(table["covered"] for table in (await self._server.status())["tables"].values())
+        return sum(table["covered"] for table in (await self._status())["tables"].values())
 
     async def _breaker(self) -> dict[str, Any]:
-        breaker: dict[str, Any] = (await self._server.status())["pipeline"]["circuitBreaker"]
+        breaker: dict[str, Any] = (await self._status())["pipeline"]["circuitBreaker"]
         return breaker
+
+    async def _status(self) -> dict[str, Any]:
+        """On a machine that has much to do, an answer may take longer than one wants to wait for it."""
+        for _ in range(10):
+            try:
+                return await self._server.status()
+            except httpx.TimeoutException:
+                continue
+        return await self._server.status()
 
 
 async def run_load(folder: Path, store: S3Server, spark: "SparkSession", seed: int, seconds: float) -> None:
@@ -252,6 +261,7 @@ async def judge_by_query(url: str, producers: list[Producer]) -> None:
             assert str(len(expected(producers, table)[0])) in answer.text
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.timeout(1_200)
 async def test_a_minute_of_load_with_a_flapping_store_and_kills(

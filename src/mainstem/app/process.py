@@ -15,7 +15,8 @@ from mainstem.app.config import Config
 from mainstem.model import MainstemError, Overloaded
 from mainstem.runtime.clock import SystemClock
 
-START_S_MAX = 30.0
+# Far more than it takes: a machine that is busy with other things starts it late.
+START_S_MAX = 120.0
 STOP_S_MAX = 60.0
 POLL_S = 0.01
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mainstem.admission import Rates
@@ -26,6 +27,7 @@ from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
 CONNECTIONS_MAX = 10_000
 BROADCAST_DELTAS_MAX = 1_000
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
+DRAIN_S_MAX = 5.0
 _RETRY_AFTER_S = 5.0
 
 _logger = logging.getLogger(__name__)
@@ -89,12 +91,14 @@ class SyncSockets:
                 rounds.close()
                 self._rounds.pop(asked.gateway, None)
 
-    async def drain(self) -> None:
-        """Refuse what is new, close what is open."""
+    async def drain(self, timeout_s: float = DRAIN_S_MAX) -> None:
+        """Refuse what is new, close what is open; whoever does not read is not waited for."""
         self._draining = True
         for connection in list(self._connections):
             connection.end(Close.OVERLOADED, "overloaded retry_after_s=1")
-        await self._empty.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
 
     def _check_room(self) -> None:
         if self._draining or len(self._connections) >= self._connections_max:
@@ -192,6 +196,8 @@ class _Connection:
         self._sending = False
         self._write_now = writer_of(send)
         self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
         self._ended: tuple[int, str] | None = None
         self.viewer = viewer
         # The cursor that the chain has come to; None while there is no chain.
@@ -232,6 +238,8 @@ class _Connection:
 
     async def _read(self, receive: Receive) -> None:
         while True:
+            # Whoever does not read its replies is not asked for more.
+            await self._room.wait()
             event = await receive()
             if event["type"] != "websocket.receive":
                 self.end(0, "")
@@ -277,6 +285,8 @@ class _Connection:
     def _put(self, frame: bytes) -> None:
         self._outbox.append(frame)
         self._outbox_bytes += len(frame)
+        if self.is_full:
+            self._room.clear()
         self._wake.set()
 
     async def _write(self) -> None:
@@ -287,6 +297,8 @@ class _Connection:
                 await self._send({"type": "websocket.send", "bytes": frame})
                 self._sending = False
                 self._outbox_bytes -= len(frame)
+                if not self.is_full:
+                    self._room.set()
             if self._ended is not None:
                 if self._ended[0]:
                     await _close(self._send, *self._ended)

@@ -22,6 +22,8 @@ from mainstem.wire.checkpoints import DOCUMENT, CheckpointMade, CheckpointOrder
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, join_response
 
 PIECE_ROWS = 1_000
+# A piece is sent once it is so large; a message is 16 MiB at most.
+PIECE_BYTES = 1024 * 1024
 KEPT = 2
 # A checkpoint is worth making once so much arrived since the last one.
 ARRIVALS_MIN = 10_000
@@ -158,12 +160,16 @@ def rows_of(checkpoint: Checkpoint) -> Iterator[list[CheckpointRow]]:
 def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None) -> Iterator[bytes]:
     """What a client is sent, piece by piece; the last one says that it is the last. Blocks: to be run in a thread."""
     for rows in rows_of(checkpoint):
-        encoded = [
-            encode_delta(delta)
-            for row in rows
-            if keep is None or keep(row)
-            for delta in deltas_of_row(row.table, row.row_id, row.row)
-        ]
+        encoded: list[bytes] = []
+        size = 0
+        for row in rows:
+            if keep is None or keep(row):
+                own = [encode_delta(delta) for delta in deltas_of_row(row.table, row.row_id, row.row)]
+                encoded += own
+                size += sum(map(len, own))
+                if size > PIECE_BYTES:
+                    yield join_response(encoded, checkpoint.position, True, 0)
+                    encoded, size = [], 0
         if encoded:
             yield join_response(encoded, checkpoint.position, True, 0)
     yield join_response([], checkpoint.position, False, 0)

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 PULL_DEFAULT = 100
 PULL_MAX = 10_000
+# A message is 16 MiB at most, and a single delta may be nearly that.
+PAGE_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +118,12 @@ class Feeds:
         start = feed.hot.start
         entries = await self._cold.page(gateway, after=after, through=start, limit=limit)
         if len(entries) >= limit:
-            return Page(entries, entries[-1].position, True)
+            return _bounded(Page(entries, entries[-1].position, True))
         if feed.hot.start > start:
             # What was in memory went to the disk meanwhile.
-            return Page(entries, start, True)
+            return _bounded(Page(entries, start, True))
         rest = self._hot_page(feed, start, limit - len(entries))
-        return Page(entries + rest.entries, rest.cursor, rest.has_more)
+        return _bounded(Page(entries + rest.entries, rest.cursor, rest.has_more))
 
     def pull_hot(self, gateway: str, since: LogPosition, limit: int) -> Page | None:
         """The same from memory alone; None where that does not reach back far enough."""
@@ -131,7 +133,7 @@ class Feeds:
     def _hot_page(self, feed: Feed, after: LogPosition, limit: int) -> Page:
         entries, has_more = feed.hot.after(after, limit)
         cursor = entries[-1].position if has_more else LogPosition(max(after, self._recorded))
-        return Page(entries, cursor, has_more)
+        return _bounded(Page(entries, cursor, has_more))
 
     def _check(self, since: int) -> LogPosition:
         if since > self._log.durable:
@@ -159,13 +161,13 @@ class Feeds:
         batch, appended = arrival.batch, arrival.appended
         self._recorded = max(self._recorded, appended.last)
         if isinstance(batch, DeltaBatch):
-            if not self._gap:
-                self.seen.record(batch.gateway, batch.source, batch.deltas, appended.last)
+            self.seen.record(batch.gateway, batch.source, batch.deltas)
+        if not self._gap:
+            self.seen.advance(appended.last)
+        if isinstance(batch, DeltaBatch):
             if batch.gateway in self._feeds:
                 self._take(batch.gateway, entries_of_parts(appended.first, batch.deltas, batch.parts))
             return
-        if not self._gap:
-            self.seen.advance(appended.last)
         for namespace in {table.namespace for table in batch.tables} & self._feeds.keys():
             self._take(namespace, _entries_of_batch(arrival, namespace))
 
@@ -205,6 +207,16 @@ class Feeds:
             # The task's edge: it is tried again, and what waits is bounded.
             except Exception as error:
                 logger.error("the index of deltas could not be stored: %s", error)
+
+
+def _bounded(page: Page) -> Page:
+    """As much of a page as fits a message; at least one entry, however large that is."""
+    size = 0
+    for index, entry in enumerate(page.entries):
+        size += len(entry.encoded)
+        if size > PAGE_BYTES_MAX and index:
+            return Page(page.entries[:index], page.entries[index - 1].position, True)
+    return page
 
 
 def _entries_of_batch(arrival: Arrival, namespace: str) -> list[Entry]:

@@ -12,12 +12,14 @@ from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.tap import DeltaBatch
 from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
+from mainstem.model.errors import Overloaded
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import BadDelta, SyncPush, check_push, join_push, push_part, tables_of
 
 # Larger pushes are checked in a thread: others wait for the loop.
 _CHECKED_HERE_MAX = 200
+_RETRY_AFTER_S = 2.0
 
 
 class Pushes:
@@ -30,6 +32,7 @@ class Pushes:
         self._clock = clock
         self._turns: dict[str, tuple[asyncio.Lock, list[None]]] = {}
         self._under_way: set[asyncio.Task[LogPosition]] = set()
+        self._closing = False
 
     async def push(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """Make a push durable; the arrival of its last delta. Raises Invalid, Denied or Overloaded; then nothing moved.
@@ -48,12 +51,19 @@ class Pushes:
 
     async def write(self, gateway: str, push: SyncPush, parts: Sequence[bytes] | None = None) -> LogPosition:
         """The same for what the server itself writes, unchecked."""
+        if self._closing:
+            raise Overloaded("the server is stopping", retry_after_s=_RETRY_AFTER_S, reason="shutting_down")
         if parts is None:
             parts = [push_part(delta) for delta in push.deltas]
         task = asyncio.create_task(self._store(gateway, push, parts))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Take nothing more, and wait for what is under way."""
+        self._closing = True
+        await self.settled()
 
     async def settled(self) -> None:
         """Wait until what is under way has an outcome."""

@@ -95,15 +95,14 @@ class SeenDeltas:
         known = self._find(asked) if len(asked) <= _LOOKUP_MAX else await asyncio.to_thread(self._find, asked)
         return [index for key, index in fresh.items() if key not in known]
 
-    def record(self, gateway: str, client: str, deltas: Sequence[RowDelta], last: LogPosition) -> None:
-        """These are durable, up to a position."""
+    def record(self, gateway: str, client: str, deltas: Sequence[RowDelta]) -> None:
+        """These are durable."""
         self._waiting.update([_key(gateway, client, delta.delta_id) for delta in deltas])
         place = (gateway, client)
         highest = max(delta.hlc for delta in deltas)
         if highest > self._newest_of(place):
             self._newest[place] = highest
             self._newest_waiting.add(place)
-        self.advance(last)
 
     def record_again(self, found: Iterable["Identified"]) -> None:
         """These were found in the log or in the tables."""

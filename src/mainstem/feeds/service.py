@@ -153,7 +153,7 @@ class SyncService:
 
     async def close(self) -> None:
         """Wait for what is under way, and let go of the files."""
-        await self._pushes.settled()
+        await self._pushes.close()
         await self._feeds.close()
 
 
