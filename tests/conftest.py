@@ -12,7 +12,6 @@ from mainstem.app.config import Config, LogConfig, ServerConfig
 from mainstem.app.jars import S3_COORDINATES, ensure_jars
 from mainstem.app.process import ServerProcess
 from tests.harness.seaweed import S3Server
-from tests.harness.spark_delta import DELTA_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,6 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.only_state": {"history": False},
             "default.vectors": {"format_version": 3, "history": False},
-            "default.in_delta": {"format": "delta"},
         },
     )
     server = ServerProcess(tmp_path_factory.mktemp("live"), config)
@@ -54,7 +52,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             jars=tuple(str(jar) for jar in (*ensure_jars(), *ensure_jars(S3_COORDINATES))),
             python=sys.executable,
             catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
-            more=DELTA_SETTINGS,
         )
     )
     session.sparkContext.setLogLevel("ERROR")
