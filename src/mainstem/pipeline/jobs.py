@@ -6,7 +6,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -57,12 +57,16 @@ class Link:
 
 
 class JobRunner:
-    """A thread that does one job after the other until it is told to stop."""
+    """A thread that does one job after the other until it is told to stop.
 
-    def __init__(self, link: Link, maintenance: Maintenance, clock: Clock) -> None:
+    `maintenance` is called for the first job, in the thread of the jobs: it takes a session of its own.
+    """
+
+    def __init__(self, link: Link, maintenance: Callable[[], Maintenance], clock: Clock) -> None:
         self._link = link
         self._clock = clock
-        self._maintenance = maintenance
+        self._make_maintenance = maintenance
+        self._maintenance: Maintenance | None = None
         self._worker = uuid.uuid4().hex
         self._stopping = threading.Event()
         self._cancelled = False
@@ -94,6 +98,7 @@ class JobRunner:
 
         namespace, _, table = job.table.rpartition(".")
         try:
+            self._maintenance = self._maintenance or self._make_maintenance()
             results = self._maintenance.run(
                 TableName(namespace, table),
                 [Step(step) for step in job.steps],

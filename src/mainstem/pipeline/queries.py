@@ -5,6 +5,7 @@ The statement is the gateway's, checked and written for Spark there. It sees not
 
 import http.client
 import logging
+import re
 import threading
 import urllib.error
 import urllib.parse
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,6 +33,7 @@ WATCH_S = 1.0
 ROWS_PER_FRAME = 50_000
 _ANSWER_S_MAX = 30.0
 _MESSAGE_LENGTH_MAX = 500
+_BLAMED = re.compile(r"\[(DIVIDE_BY_ZERO|CAST_|ARITHMETIC_|INVALID_|NUMERIC_|DATETIME_)")
 
 
 class QueryRunner:
@@ -52,7 +55,8 @@ class QueryRunner:
         self._stopping.set()
 
     def _run(self) -> None:
-        session = self._session()
+        # Made for the first query: the start of the pipeline has better things to do.
+        session: SparkSession | None = None
         while not self._stopping.is_set():
             try:
                 body = self._ask(f"{self._url}?waitS={WAIT_S}", None, WAIT_S + _ANSWER_S_MAX)
@@ -62,6 +66,7 @@ class QueryRunner:
                 self._stopping.wait(PAUSE_S)
                 continue
             if order is not None:
+                session = session or self._session()
                 self._answer(session, order)
 
     def _answer(self, session: SparkSession, order: QueryOrder) -> None:
@@ -156,5 +161,5 @@ def _frames(rows: pa.Table) -> Iterator[bytes]:
 
 def _is_arithmetic(error: Exception) -> bool:
     """Whether the statement's own values are to blame: a division by zero, a cast that does not fit."""
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    return bool(condition) and str(condition).startswith(("DIVIDE_BY_ZERO", "CAST_", "ARITHMETIC_", "INVALID_"))
+    # A task's failure reaches us wrapped, with the condition of its cause in the text only.
+    return isinstance(error, PySparkException | Py4JJavaError) and _BLAMED.search(str(error)) is not None
