@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from benchmarks.generators import Generators, send
 from benchmarks.load import Plan
@@ -12,10 +13,33 @@ from benchmarks.report import Figure, Report
 from benchmarks.sparkjob import run_spark_job
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
+from mainstem.client import connect_duckdb
 
 SECTION = "end to end"
 KEYS = 300_000
 BAR = 3.0
+
+
+class CpuSeconds:
+    """What a server and its children take of the processor from now on, by what each of them is."""
+
+    def __init__(self, pid: int) -> None:
+        server = psutil.Process(pid)
+        self._processes = {"gateway": server}
+        for child in server.children(recursive=True):
+            line = " ".join(child.cmdline())
+            name = "sealer" if "sealer" in line else "jvm" if "java" in child.name() else "pipeline"
+            self._processes.setdefault(name, child)
+        self._before = {name: self._taken(process) for name, process in self._processes.items()}
+
+    def spent(self) -> dict[str, float]:
+        """Seconds since the start."""
+        return {name: self._taken(process) - self._before[name] for name, process in self._processes.items()}
+
+    @staticmethod
+    def _taken(process: psutil.Process) -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
 
 
 async def until_running(server: ServerProcess) -> None:
@@ -23,6 +47,20 @@ async def until_running(server: ServerProcess) -> None:
     async with asyncio.timeout(180):
         while (await server.status())["pipeline"]["state"] != "running":
             await asyncio.sleep(0.2)
+
+
+def _judge(url: str, changes: int) -> None:
+    """A time is worth nothing if a row is missing."""
+    with connect_duckdb(url) as duck:
+        counts = "count(*), count(DISTINCT _position), count(DISTINCT _key)"
+        history = duck.execute(f"SELECT {counts} FROM lake.default.events_history").fetchone()
+        state = duck.execute(f"SELECT {counts} FROM lake.default.events").fetchone()
+        stale = duck.execute(
+            "SELECT count(*) FROM lake.default.events s JOIN (SELECT _key, max(_position) AS last"
+            " FROM lake.default.events_history GROUP BY _key) h USING (_key) WHERE s._position <> h.last"
+        ).fetchone()
+    assert history is not None and state is not None and stale == (0,), stale
+    assert history[:2] == (changes, changes) and state == (history[2],) * 3, (history, state)
 
 
 async def run(report: Report, folder: Path, *, small: bool) -> None:
@@ -38,10 +76,13 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
         plan = Plan(url=server.ws_url, source="load", connections=8, batches=changes // 500, keys=KEYS)
         generators = Generators([plan])
         await generators.prepare()
+        cpu = CpuSeconds(server.pid)
         result = await generators.run()
         flushed = await server.flush(timeout_s=600)
         seconds = time.time() - result.began_s
+        spent = cpu.spent()
         assert flushed["complete"], flushed
+        await asyncio.to_thread(_judge, server.url, changes)
     floor_config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
     async with ServerProcess(folder / "floor", floor_config) as server:
         floor = await run_spark_job("append", {"uri": server.url, "rows": changes, "folder": str(folder / "rows")})
@@ -55,6 +96,8 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
             "Spark appends the same rows",
             f"<= {BAR} times it",
             seconds <= BAR * floor["append_s"],
-            f"{seconds / floor['append_s']:.2f} times; sent and durable after {result.ended_s - result.began_s:.1f} s",
+            f"{seconds / floor['append_s']:.2f} times; sent and durable after {result.ended_s - result.began_s:.1f} s; "
+            f"CPU seconds: {', '.join(f'{name} {taken:.1f}' for name, taken in spent.items())}; "
+            f"the floor's {floor['append_cpu_s']:.1f}",
         ),
     )

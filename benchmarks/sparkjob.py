@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.load import make_events
 from mainstem.app.jars import ensure_jars
 
@@ -70,28 +72,36 @@ def append(arguments: dict[str, Any]) -> dict[str, Any]:
     spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.bench")
     frame.limit(1000).writeTo("lake.bench.rows").create()
     frame.limit(100_000).writeTo("lake.bench.rows").append()
-    taken = []
+    taken, cpu = [], []
+    jvm = psutil.Process(int(spark._jvm.java.lang.ProcessHandle.current().pid()))
     for _ in range(3):
-        began_s = time.perf_counter()
+        began_s, before = time.perf_counter(), jvm.cpu_times()
         frame.writeTo("lake.bench.rows").append()
         taken.append(time.perf_counter() - began_s)
-    return {"append_s": statistics.median(taken)}
+        after = jvm.cpu_times()
+        cpu.append(after.user + after.system - before.user - before.system)
+    return {"append_s": statistics.median(taken), "append_cpu_s": statistics.median(cpu)}
 
 
 def upserts(arguments: dict[str, Any]) -> dict[str, Any]:
     """Our own writer on sealed segments: the first ones fill the table, each of the others is a batch to be timed."""
     from mainstem.model import TableName
     from mainstem.pipeline.driver_sql import DriverSql
+    from mainstem.pipeline.driverpass import DriverPass
     from mainstem.pipeline.lake import Lake
+    from mainstem.pipeline.quickcatalog import QuickCatalog
+    from mainstem.pipeline.quickcommit import QuickCommits
     from mainstem.pipeline.rowdelta import RowDeltaUpsert
     from mainstem.pipeline.segments import SegmentFolder
     from mainstem.pipeline.session import join_session
-    from mainstem.pipeline.tablewriter import TableWriter
+    from mainstem.pipeline.tablewriter import ROWS_PER_PASS_MAX, TableWriter
+    from mainstem.runtime.clock import SystemClock
     from mainstem.tables.settings import TableSettings
 
     spark = _session(arguments["uri"])
     sql = DriverSql()
     folder = SegmentFolder(Path(arguments["segments"]))
+    catalog = QuickCatalog(arguments["uri"], "lake", {})
     with ThreadPoolExecutor(4, "side", join_session, (spark,)) as side_jobs:
         writer = TableWriter(
             Lake(spark),
@@ -101,6 +111,7 @@ def upserts(arguments: dict[str, Any]) -> dict[str, Any]:
             upsert=RowDeltaUpsert(sql, side_jobs),
             sql=sql,
             side_jobs=side_jobs,
+            driver=DriverPass(sql, catalog, QuickCommits(catalog, SystemClock()), side_jobs, ROWS_PER_PASS_MAX),
         )
         segments = folder.list()
         positions = [position for position, _ in arguments["batches"]]

@@ -24,7 +24,7 @@ PEER_S_MAX = 60.0
 FILL_CHANGES = 500_000
 CONFIG = Config(
     server=ServerConfig(port=0),
-    log=LogConfig(flush_events=10**9, flush_bytes=10**12, flush_interval_s=10**6, flush_age_s=10**6),
+    log=LogConfig(flush_events=10**9, flush_bytes=1 << 32, flush_interval_s=10**6, flush_age_s=10**6),
     pipeline=PipelineConfig(enabled=False),
 )
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from mainstem.client import HttpTransport, LocalDB, SyncCoordinator, Table, WebSocketTransport
@@ -126,6 +127,36 @@ async def test_what_the_server_refuses_is_put_aside(tmp_path: Path, connect: Con
         assert (letter.delta.table, letter.reason) == ("todos_history", "invalid_name")
         assert ada.db.state().pending == 0
         await ada.close()
+
+
+async def test_a_row_that_leaves_the_view_is_gone_here_and_comes_back_whole(tmp_path: Path, connect: Connect) -> None:
+    ada, bob = Replica(tmp_path, "ada"), Replica(tmp_path, "bob")
+    mine = {"name": "mine", "tables": ["todos"], "filters": [{"column": "title", "op": "eq", "value": "jwt:sub"}]}
+    async with serving(tmp_path / "data") as url:
+        async with httpx.AsyncClient(base_url=url) as admin:
+            assert (await admin.post("/admin/rules/g", json={"buckets": [mine]})).status_code == 200
+        ada.connect(connect(url, "g"))
+        bob.connect(connect(url, "g"))
+        ada.sync.tracker.insert("todos", "r1", {"title": "ada", "done": False, "rank": 1})
+        ada.sync.tracker.insert("todos", "r2", {"title": "ada"})
+        for replica in (ada, bob):
+            await replica.sync.sync_once()
+        assert bob.db.row_keys() == set()
+        # Handed over: it leaves the one view and enters the other, with what was written before.
+        ada.sync.tracker.update("todos", "r1", {"title": "bob"})
+        for replica in (ada, bob):
+            await replica.sync.sync_once()
+        assert ada.db.row_keys() == {("todos", "r2")}
+        assert ada.db.query("SELECT _key FROM todos") == [{"_key": "r2"}]
+        assert bob.values("r1") == {"title": "bob", "done": False, "rank": 1}
+        # And back, edited meanwhile.
+        bob.sync.tracker.update("todos", "r1", {"title": "ada", "rank": 2})
+        for replica in (bob, ada):
+            await replica.sync.sync_once()
+        assert bob.db.row_keys() == set()
+        assert ada.values("r1") == {"title": "ada", "done": False, "rank": 2}
+        await ada.close()
+        await bob.close()
 
 
 async def test_changes_come_by_themselves_over_a_socket(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.harness.sync_world import World
 
 STEPS = 250
 SEED = int(os.environ.get("SIM_SEED", "1"))
-RUNS = int(os.environ.get("SIM_RUNS", "60"))
+RUNS = int(os.environ.get("SIM_RUNS", "45"))
 RUNS_SOAK = int(os.environ.get("SIM_RUNS", "2000"))
 
 

@@ -162,6 +162,7 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "driver_memory": config.pipeline.driver_memory,
                 "trigger_s": config.pipeline.trigger_s,
                 "parallel_tables": config.pipeline.parallel_tables,
+                "driver_rows_max": config.pipeline.driver_rows_max,
                 "breaker_failures": config.pipeline.breaker_failures,
                 "breaker_open_s": config.pipeline.breaker_open_s,
                 "parquet": config.parquet,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from mainstem.log.frames import Buffer
 from mainstem.log.shapes import Shape, row_error
@@ -22,6 +23,11 @@ from mainstem.wire.sync import Op, RowDelta, decode_push
 UNREADABLE = TableName(DEFAULT_NAMESPACE, "unreadable")
 
 _NOTHING = msgspec.Raw(b"")
+# So many batches in a row that are not of bare events, and it is not tried any more.
+_BARE_MISSES_MAX = 8
+# With fewer rows a look at their text as Arrow does not pay; and from so many on a shape is learnt.
+_ARROW_ROWS_MIN = 64
+_FIRST_ROWS = 256
 # Stands where a delete has no row.
 _DELETED: Any = object()
 
@@ -43,15 +49,22 @@ class Rows(msgspec.Struct, kw_only=True, gc=False):
     metadata: list[bytes | None]
     # None where no row of the batch has one; so are the ids.
     errors: list[str | None] | None
+    # The columns once more, where they are still to be judged: `errors` are not known yet then.
+    unjudged: pa.StringArray | None = None
 
 
-class _Event(msgspec.Struct, rename="camel", gc=False):
+class _BareEvent(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
+    """What most events are: no row before, no metadata. Whatever has more is read as an `_Event`."""
+
     table: str
     operation: str
     row_id: str | int
     sequence: int | None = None
     timestamp: int | float | None = None
     after: msgspec.Raw = _NOTHING
+
+
+class _Event(_BareEvent, rename="camel", gc=False, forbid_unknown_fields=False):
     before: msgspec.Raw = _NOTHING
     metadata: msgspec.Raw = _NOTHING
 
@@ -68,6 +81,7 @@ class _Operations(dict[str, str]):
 
 
 _events = msgspec.json.Decoder(list[_Event])
+_bare_events = msgspec.json.Decoder(list[_BareEvent])
 _event = msgspec.json.Decoder(_Event)
 _raw_events = msgspec.json.Decoder(list[msgspec.Raw])
 _values = msgspec.json.Decoder(list[Any])
@@ -81,10 +95,16 @@ _table_of = lru_cache(4_096)(parse_table_name)
 
 
 class Expander:
-    """Expands the batches of one segment, and learns the shapes of its tables on the way."""
+    """Expands the batches of one segment, and learns the shapes of its tables on the way.
 
-    def __init__(self) -> None:
+    With `judges_later` the rows of large batches come without a judgement: many together are judged in a fraction of
+    the time. The caller then has to pass them to `judge`.
+    """
+
+    def __init__(self, *, judges_later: bool = False) -> None:
+        self._judges_later = judges_later
         self._shapes: dict[TableName, Shape] = {}
+        self._bare_misses = 0
 
     def shape(self, table: TableName) -> Shape:
         """What is known of a table's rows by now."""
@@ -97,7 +117,7 @@ class Expander:
         if header.encoding is Encoding.DELTAS:
             return self._expand_deltas(header, payload, place)
         try:
-            events = _events.decode(payload)
+            events = self._decoded(payload)
             _check_count(header, len(events), place)
             return [
                 self._cdc_rows(header, table, indexes, selected) for table, indexes, selected in _by_table(events)
@@ -105,14 +125,32 @@ class Expander:
         except _UNREADABLE_ERRORS:
             return [self._one(header, index, raw) for index, raw in enumerate(_split(header, payload, place))]
 
-    def _cdc_rows(self, header: BatchHeader, table: TableName, indexes: Sequence[int], events: list[_Event]) -> Rows:
-        ops = [_operations[event.operation] for event in events]
+    def _decoded(self, payload: Buffer) -> Sequence[_BareEvent]:
+        if self._bare_misses < _BARE_MISSES_MAX:
+            try:
+                events = _bare_events.decode(payload)
+            except msgspec.ValidationError:
+                self._bare_misses += 1
+            else:
+                self._bare_misses = 0
+                return events
+        return _events.decode(payload)
+
+    def _cdc_rows(
+        self,
+        header: BatchHeader,
+        table: TableName,
+        indexes: Sequence[int],
+        events: Sequence[_BareEvent],
+    ) -> Rows:
+        ops = _ops([event.operation for event in events])
         if "delete" in ops:
             columns = [
                 None if op == "delete" else bytes(event.after) for op, event in zip(ops, events, strict=True)
             ]
         else:
             columns = [bytes(event.after) for event in events]
+        errors, unjudged = self._judge_json(table, columns)
         return Rows(
             table=table,
             positions=_shifted(indexes, header.first),
@@ -120,18 +158,60 @@ class Expander:
             ops=ops,
             keys=_texts([event.row_id for event in events]),
             columns=columns,
-            before=[None if event.before is _NOTHING else _json_or_none(event.before) for event in events],
+            before=_optional(events, "before"),
             sequences=[event.sequence for event in events],
             ids=None,
             source_times_ms=[event.timestamp for event in events],
-            metadata=[None if event.metadata is _NOTHING else _json_or_none(event.metadata) for event in events],
-            errors=self._judge_json(table, columns),
+            metadata=_optional(events, "metadata"),
+            errors=errors,
+            unjudged=unjudged,
         )
 
-    def _judge_json(self, table: TableName, columns: list[bytes | None]) -> list[str | None] | None:
+    def _judge_json(
+        self, table: TableName, columns: list[bytes | None]
+    ) -> tuple[list[str | None] | None, pa.StringArray | None]:
+        """Which rows cannot go into their table, None for none; or the rows as Arrow, to be judged later."""
+        if self._judges_later and len(columns) >= _ARROW_ROWS_MIN:
+            try:
+                return None, pa.array(columns, pa.string())
+            except pa.ArrowInvalid:
+                # Not UTF-8. The look at every value says which.
+                pass
+        return self._judge_texts(self.shape(table), columns), None
+
+    def judge(self, table: TableName, columns: pa.StringArray) -> dict[int, str]:
+        """Why rows of many batches cannot go into their table, by index. Nulls are deletes, which always can."""
+        shape = self.shape(table)
+        errors: dict[int, str] = {}
+        done = 0
+        if shape.is_new:
+            # A few rows tell what to expect of the others.
+            done = min(_FIRST_ROWS, len(columns))
+            errors = self._judge_rows(shape, columns, range(done))
+        strange = shape.unknown(columns[done:])
+        return errors | self._judge_rows(shape, columns, [done + index for index in strange])
+
+    def _judge_rows(self, shape: Shape, columns: pa.StringArray, indexes: Sequence[int]) -> dict[int, str]:
+        if not indexes:
+            return {}
+        texts = columns.take(pa.array(indexes, pa.int64())).cast(pa.binary()).to_pylist()
+        try:
+            found = self._judge_texts(shape, texts)
+        except _UNREADABLE_ERRORS:
+            # One of them spoils it for all: one by one, then.
+            found = [self._judge_text(shape, text) for text in texts]
+        return {} if found is None else {index: why for index, why in zip(indexes, found, strict=True) if why}
+
+    def _judge_text(self, shape: Shape, text: bytes | None) -> str | None:
+        try:
+            found = self._judge_texts(shape, [text])
+        except _UNREADABLE_ERRORS as error:
+            return f"columns cannot be read. got={error}"
+        return None if found is None else found[0]
+
+    def _judge_texts(self, shape: Shape, columns: list[bytes | None]) -> list[str | None] | None:
         """Which rows cannot go into their table; None for none. What is missing reads as null."""
         rows_json = b"[" + b",".join([text or b"null" for text in columns if text is not None]) + b"]"
-        shape = self.shape(table)
         if len(rows_json) == 2 or shape.knows(rows_json):
             return None
         rows = iter(_values.decode(rows_json))
@@ -200,6 +280,7 @@ class Expander:
     def _delta_rows(self, header: BatchHeader, table: TableName, indexes: list[int], deltas: list[RowDelta]) -> Rows:
         columns = [None if delta.op == Op.DELETE else delta_columns(delta) for delta in deltas]
         nothing: list[None] = [None] * len(deltas)
+        errors, unjudged = self._judge_json(table, columns)
         return Rows(
             table=table,
             positions=_shifted(indexes, header.first),
@@ -212,7 +293,8 @@ class Expander:
             ids=[delta.delta_id for delta in deltas],
             source_times_ms=nothing,
             metadata=[*nothing],
-            errors=self._judge_json(table, columns),
+            errors=errors,
+            unjudged=unjudged,
         )
 
 
@@ -221,7 +303,9 @@ def delta_columns(delta: RowDelta) -> bytes:
     return b"{%b}" % b",".join([b"%b:%b" % (_to_json(each.column), each.value) for each in delta.columns])
 
 
-def _by_table(events: list[_Event]) -> Iterable[tuple[TableName, Sequence[int], list[_Event]]]:
+def _by_table(
+    events: Sequence[_BareEvent],
+) -> Iterable[tuple[TableName, Sequence[int], Sequence[_BareEvent]]]:
     names = [event.table for event in events]
     if names.count(names[0]) == len(names):
         yield _table_of(names[0]), range(len(names)), events
@@ -231,6 +315,21 @@ def _by_table(events: list[_Event]) -> Iterable[tuple[TableName, Sequence[int], 
         places.setdefault(_table_of(name), []).append(index)
     for table, indexes in places.items():
         yield table, indexes, [events[index] for index in indexes]
+
+
+def _ops(texts: list[str]) -> list[str]:
+    """Operations in our words. Most batches have but one."""
+    if texts.count(texts[0]) == len(texts):
+        return [_operations[texts[0]]] * len(texts)
+    return [_operations[text] for text in texts]
+
+
+def _optional(events: Sequence[_BareEvent], name: str) -> list[bytes | None]:
+    """A part of the events that few have."""
+    if not isinstance(events[0], _Event):
+        return [None] * len(events)
+    raws = [getattr(event, name) for event in events]
+    return [None if raw is _NOTHING else _json_or_none(raw) for raw in raws]
 
 
 def _judge(shape: Shape, rows: list[Any]) -> list[str | None] | None:

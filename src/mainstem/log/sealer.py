@@ -23,8 +23,8 @@ from mainstem.log.segments import SegmentBuilder
 from mainstem.model.errors import Corrupt, MainstemError
 from mainstem.runtime.lifetime import die_with_parent
 
-# Behind the gateway, but not starved by a busy pipeline on a small machine: that waits for our segments.
-_NICE = 5
+# Behind the gateway, but hardly behind a busy pipeline on a small machine: that waits for our segments.
+_NICE = 1
 
 
 def seal(request: SealRequest) -> None:

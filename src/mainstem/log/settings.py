@@ -21,8 +21,9 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     # A file of frames rolls at either, also while the sealer is busy.
     file_bytes: int = 64 * _MIB
     file_changes: int = 250_000
-    # One segment takes several rolled files when the sealer is behind, up to these.
-    segment_changes_max: int = 1_000_000
+    # One segment takes several rolled files when the sealer is behind, up to these; not more, so that tables can take
+    # one in while the next is made.
+    segment_changes_max: int = 250_000
     segment_bytes_max: int = 256 * _MIB
     # Accepted but not yet durable: bounds memory.
     pending_bytes_max: int = 64 * _MIB

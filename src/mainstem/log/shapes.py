@@ -1,7 +1,8 @@
 """The shape of a table's rows within one segment: the JSON types of each column, and the columns every row has.
 
-Most rows of a table look alike. So the shape is learnt from the first rows, and turned into a decoder that accepts
-just what was learnt; rows that it accepts have nothing new to tell. Only the others are looked at value by value.
+Most rows of a table look alike. So the shape is learnt from the first rows, and turned into a pattern of their text and
+into a decoder, which both accept just what was learnt; rows that one of them accepts have nothing new to tell. Only the
+others are looked at value by value. The pattern is the quicker one, and wants the columns in the order it knows.
 """
 
 import math
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 NAME_LENGTH_MAX = 255
 COLUMNS_MAX = 1_000
@@ -37,6 +40,20 @@ _JSON_TYPES: Mapping[type, str] = {
 _Int = Annotated[int, msgspec.Meta(ge=-INT_MAX, le=INT_MAX)]
 # The types that a decoder can tell as sharply as a look at the value does.
 _DECODER_TYPES: Mapping[str, Any] = {"null": None, "bool": bool, "int": _Int, "double": float, "string": str}
+
+# The same as text: no more than the decoder would take, and of what it takes whatever is usual. Numbers that come near
+# the bounds of their type, and halves of surrogate pairs, are left to it.
+_INT = "-?(?:0|[1-9][0-9]{0,14})"
+_EXPONENT = "[eE][-+]?[0-9]{1,2}"
+_ESCAPE = r"\\(?:[\"\\/bfnrt]|u(?:[0-9abcefABCEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2})"
+_PATTERNS: Mapping[str, str] = {
+    "null": "null",
+    "bool": "true|false",
+    "int": _INT,
+    "double": rf"-?(?:0|[1-9][0-9]{{0,16}})(?:\.[0-9]{{1,20}}(?:{_EXPONENT})?|{_EXPONENT})",
+    "string": rf'"(?:[^\"\\\x00-\x1f]|{_ESCAPE})*"',
+}
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .:/-]+")
 
 Row = dict[str, Any]
 
@@ -115,6 +132,10 @@ class Shape:
         self._accepts: Callable[[bytes], bool] | None = None
         self._decoders_made = 0
         self._misses = 0
+        # The columns as all rows that were looked at had them, in order; None once two differ.
+        self._order: tuple[str, ...] | None = ()
+        self._pattern: str | None = None
+        self._pattern_misses = 0
 
     @property
     def columns(self) -> dict[str, list[str]]:
@@ -138,6 +159,28 @@ class Shape:
             self._accepts = None
         return False
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no row was looked at yet."""
+        return not self._types
+
+    def unknown(self, rows: pa.StringArray) -> Sequence[int]:
+        """Which of these rows, JSON objects or null, have a text that is not of the known pattern. Nulls have none."""
+        if self._pattern is None:
+            return range(len(rows))
+        # Of a null, neither is true.
+        strange = pc.invert(pc.match_substring_regex(rows, self._pattern))
+        count = pc.sum(strange).as_py() or 0
+        if count == 0:
+            self._pattern_misses = 0
+            return ()
+        if count * 2 > len(rows):
+            self._pattern_misses += 1
+            if self._pattern_misses > _MISSES_MAX:
+                self._pattern = None
+        found: list[int] = pc.indices_nonzero(strange).to_pylist()
+        return found
+
     def learn(self, rows: Sequence[Row]) -> None:
         """Look at rows value by value."""
         by_names: dict[tuple[str, ...], list[Row]] = {}
@@ -153,8 +196,23 @@ class Shape:
             always = set(names) if self._always is None else self._always.intersection(names)
             changed = changed or always != self._always
             self._always = always
+            self._order = names if self._order in ((), names) else None
         if changed and self._types:
             self._accepts = self._make_decoder()
+            self._pattern = self._make_pattern()
+
+    def _make_pattern(self) -> str | None:
+        """The text of a row that adds nothing to what is known; None where rows differ in more than their values."""
+        if not self._order or self._decoders_made >= _DECODERS_MAX or len(self._types) > _DECODER_COLUMNS_MAX:
+            return None
+        fields = []
+        for name in self._order:
+            types = self._types[name]
+            if not types <= _PATTERNS.keys() or not _PLAIN_NAME.fullmatch(name):
+                return None
+            value = "|".join(_PATTERNS[kind] for kind in sorted(types))
+            fields.append(f'"{re.escape(name)}": ?(?:{value})')
+        return "^\\{" + ", ?".join(fields) + "\\}$"
 
     def _make_decoder(self) -> Callable[[bytes], bool] | None:
         """A test for rows that adds nothing to what is known; None where it would not be sharp or not pay."""

@@ -11,6 +11,9 @@ from mainstem.model.position import LogPosition
 
 SourceId = NewType("SourceId", str)
 
+# A time of the source's outside the years 1 to 9999 is none that tables and their readers can hold.
+SOURCE_TIME_MS_MIN, SOURCE_TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+
 
 class Operation(StrEnum):
     """What happened to the row. `READ` is a row of an initial snapshot: it merges as an insert does."""

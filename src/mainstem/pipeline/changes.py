@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.pipeline.lake import quoted
-from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column
+from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column, Evolution
 from mainstem.tables.types import STRING, VARIANT, ColumnType, decimal_of
 
 SEGMENT_SCHEMA = StructType(
@@ -49,7 +50,8 @@ _HISTORY = (
     "sequence AS _sequence",
     "id AS _id",
     "timestamp_millis(arrival_ms) AS _time",
-    "timestamp_millis(source_time_ms) AS _source_time",
+    f"CASE WHEN source_time_ms BETWEEN {SOURCE_TIME_MS_MIN}L AND {SOURCE_TIME_MS_MAX}L"
+    " THEN timestamp_millis(source_time_ms) END AS _source_time",
     "metadata AS _metadata",
 )
 
@@ -99,6 +101,11 @@ def spark_type(column_type: ColumnType) -> str:
 def is_checked(column: Column) -> bool:
     """Whether a value may not fit: its type was given and not inferred from the values."""
     return column.kind is None and column.type not in (VARIANT, STRING)
+
+
+def may_not_fit(plan: Evolution) -> bool:
+    """Whether a row that the sealer let pass may still not fit: then the rows are judged with Spark."""
+    return bool(plan.refused) or any(is_checked(column) for column in plan.columns)
 
 
 def judged(rows: DataFrame, columns: Sequence[Column], refused: frozenset[str]) -> DataFrame:

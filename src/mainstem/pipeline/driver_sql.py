@@ -1,16 +1,17 @@
-"""DuckDB on the driver, for what is small and must be quick: which keys a batch has, and where their old rows are.
+"""DuckDB on the driver, for what is small and must be quick: a bounded batch's rows, and where their old ones are.
 
-It only ever sees key columns and positions of one bounded batch and the key column of one table. Where files are not
-on a local disk, or a table is too large for one machine, Spark answers the same questions (see `keys`, `lookup`).
+It only ever sees one bounded batch and the key column of one table. Where files are not on a local disk, or a table is
+too large for one machine, Spark answers the same questions (see `keys`, `lookup`, `driverpass`).
 """
 
+import os
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 import duckdb
 
-THREADS_MAX = 2
-MEMORY_LIMIT = "1GB"
+THREADS_MAX = 8
+MEMORY_LIMIT = "2GB"
 
 
 class DriverSql:
@@ -20,7 +21,7 @@ class DriverSql:
         self._database = duckdb.connect(
             ":memory:",
             config={
-                "threads": str(THREADS_MAX),
+                "threads": str(min(THREADS_MAX, os.cpu_count() or 1)),
                 "memory_limit": MEMORY_LIMIT,
                 # Nothing is to be fetched at run time.
                 "autoinstall_known_extensions": "false",
@@ -44,6 +45,16 @@ def local_path(location: str) -> str | None:
     return None
 
 
+def text_of(value: str) -> str:
+    """A string in SQL."""
+    return "'" + value.replace("'", "''") + "'"
+
+
 def text_list(values: Iterable[str]) -> str:
     """A list of strings in SQL."""
-    return "[" + ", ".join("'" + value.replace("'", "''") + "'" for value in values) + "]"
+    return "[" + ", ".join(map(text_of, values)) + "]"
+
+
+def name_of(column: str) -> str:
+    """An identifier in SQL."""
+    return '"' + column.replace('"', '""') + '"'

@@ -41,6 +41,10 @@ class Marks:
     position: LogPosition = NOWHERE
     hlc_max: int = 0
 
+    def advanced(self, position: LogPosition, hlc_max: int) -> "Marks":
+        """The marks after changes up to a position, with clocks up to another."""
+        return Marks(position, max(self.hlc_max, hlc_max))
+
     def options(self) -> dict[str, str]:
         """As options of a Spark write, which puts them into the commit's snapshot summary."""
         return {f"snapshot-property.{name}": value for name, value in self.summary().items()}

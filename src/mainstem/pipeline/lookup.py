@@ -65,34 +65,44 @@ def find_places(sql: DriverSql, table: LakeTable, files: LiveFiles, keys: pa.Tab
         return PLACES_SCHEMA.empty_table()
     if files.only_spark or files.rows > DRIVER_ROWS_MAX:
         return _find_with_spark(table, keys)
-    return _find_on_driver(sql, table, files, keys)
+    return places_on_driver(sql, int(table.java.schema().findField(KEY).fieldId()), files, keys)
 
 
-def _find_on_driver(sql: DriverSql, table: LakeTable, files: LiveFiles, keys: pa.Table) -> pa.Table:
+def places_on_driver(sql: DriverSql, key_id: int, files: LiveFiles, keys: pa.Table) -> pa.Table:
+    """The same with DuckDB, where all files are on this machine. `key_id` is Iceberg's id of the key column."""
+    if not files.data or keys.num_rows == 0:
+        return PLACES_SCHEMA.empty_table()
+    query, tables = rows_of_files(key_id, files, f"SEMI JOIN keys k ON f.{KEY} = k.{KEY}")
+    with sql.cursor() as cursor:
+        cursor.register("keys", keys)
+        for name, table in tables.items():
+            cursor.register(name, table)
+        found = cursor.execute(f"SELECT file_path, pos FROM ({query}) ORDER BY file_path, pos").to_arrow_table()
+    return found.cast(PLACES_SCHEMA)
+
+
+def rows_of_files(key_id: int, files: LiveFiles, restriction: str = "") -> tuple[str, dict[str, pa.Table]]:
+    """A query for the key and place of every live row in files on this machine, and the tables that it names.
+
+    `restriction` joins the files' rows, `f`, with something else.
+    """
     location_by_path = {local_path(location): location for location in files.data}
     paths = text_list(path for path in location_by_path if path)
     # By field id, as Iceberg reads: files of one table may have different columns.
-    key_id = int(table.java.schema().findField(KEY).fieldId())
     schema = f"MAP {{{key_id}: {{name: '{KEY}', type: 'VARCHAR', default_value: NULL}}}}"
     query = (
-        f"SELECT l.location AS file_path, f.file_row_number AS pos"
+        f"SELECT f.{KEY}, l.location AS file_path, f.file_row_number AS pos"
         f" FROM read_parquet({paths}, schema = {schema}, filename = true, file_row_number = true,"
-        f" hive_partitioning = false) f SEMI JOIN keys k ON f.{KEY} = k.{KEY}"
-        " JOIN locations l ON l.path = f.filename"
+        f" hive_partitioning = false) f {restriction} JOIN locations l ON l.path = f.filename"
     )
     if files.deletes:
         deletes = text_list(path for path in map(local_path, files.deletes) if path)
         query = (
-            f"SELECT p.file_path, p.pos FROM ({query}) p"
-            f" ANTI JOIN read_parquet({deletes}, hive_partitioning = false) d"
+            f"SELECT p.* FROM ({query}) p ANTI JOIN read_parquet({deletes}, hive_partitioning = false) d"
             " ON d.file_path = p.file_path AND d.pos = p.pos"
         )
-    with sql.cursor() as cursor:
-        cursor.register("keys", keys)
-        locations = {"path": list(location_by_path), "location": list(location_by_path.values())}
-        cursor.register("locations", pa.table(locations))
-        found = cursor.execute(f"{query} ORDER BY file_path, pos").to_arrow_table()
-    return found.cast(PLACES_SCHEMA)
+    locations = {"path": list(location_by_path), "location": list(location_by_path.values())}
+    return query, {"locations": pa.table(locations)}
 
 
 def _find_with_spark(table: LakeTable, keys: pa.Table) -> pa.Table:

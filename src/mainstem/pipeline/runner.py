@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,11 +27,14 @@ from mainstem.pipeline.declared import bring_up_to_date
 from mainstem.pipeline.deltaplace import delta_lake
 from mainstem.pipeline.deltawriter import DeltaTableWriter
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.jobs import JobRunner, Link
 from mainstem.pipeline.lake import CATALOG, Lake
 from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.progress import Progress, Reporter
 from mainstem.pipeline.queries import QueryRunner
+from mainstem.pipeline.quickcatalog import QuickCatalog
+from mainstem.pipeline.quickcommit import QuickCommits
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import SegmentFolder
 from mainstem.pipeline.session import SessionSettings, build_session, join_session
@@ -47,7 +50,7 @@ from mainstem.tables.settings import Format
 
 log = logging.getLogger(__name__)
 
-WATCH_INTERVAL_S = 0.2
+WATCH_INTERVAL_S = 0.1
 # After this long without an end of the work in hand, the process goes anyway: a pass may be repeated.
 STOP_S_MAX = 25.0
 
@@ -100,6 +103,7 @@ def _run(
     ):
 
         branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
+        driver = _driver_pass(settings, sql, side_jobs, clock)
 
         delta = delta_lake(settings, clock)
 
@@ -110,7 +114,10 @@ def _run(
                     raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
                 return DeltaTableWriter(delta, spark, name, table, sql=sql)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
-            return TableWriter(lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns)
+            on_driver = driver if table.format_version == 2 else None
+            return TableWriter(
+                lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns, driver=on_driver
+            )
 
         if not folder.list():
             # Whoever has work to do warms up by doing it.
@@ -140,6 +147,17 @@ def _run(
                 helper.stop()
             stream.stop(before=carrier.stop)
             watchdog.cancel()
+
+
+def _driver_pass(
+    settings: PipelineSettings, sql: DriverSql, side_jobs: Executor, clock: Clock
+) -> DriverPass | None:
+    """The way without Spark jobs, unless it is switched off or the catalog asks for a login that only Java knows."""
+    token = {} if settings.token is None else {"token": settings.token}
+    catalog = QuickCatalog.of(settings.catalog_uri, settings.warehouse, {**settings.catalog_properties, **token})
+    if catalog is None or not settings.driver_rows_max:
+        return None
+    return DriverPass(sql, catalog, QuickCommits(catalog, clock), side_jobs, settings.driver_rows_max)
 
 
 def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:

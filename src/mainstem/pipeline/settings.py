@@ -40,8 +40,10 @@ class PipelineSettings:
     # How files are written, of every table that does not say otherwise.
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
-    trigger_s: float = 0.1
+    trigger_s: float = 1.0
     parallel_tables: int = 4
+    # Passes of up to so many changes are written on the driver, without a Spark job. 0: Spark writes everything.
+    driver_rows_max: int = 4_000_000
     # Failures of the store in a row until it is left alone, and for how long.
     breaker_failures: int = 5
     breaker_open_s: float = 30.0
@@ -58,6 +60,8 @@ class PipelineSettings:
             raise Invalid(f"trigger_s. expected=more than 0 got={self.trigger_s}")
         if self.parallel_tables < 1:
             raise Invalid(f"parallel_tables. expected=at least 1 got={self.parallel_tables}")
+        if self.driver_rows_max < 0:
+            raise Invalid(f"driver_rows_max. expected=at least 0 got={self.driver_rows_max}")
 
     def table(self, name: TableName) -> TableSettings:
         """How one table is stored."""

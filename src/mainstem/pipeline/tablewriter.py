@@ -9,22 +9,24 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
-from mainstem.pipeline.changes import as_dead_letters, as_history, is_checked, judged, of_table, read_segments
+from mainstem.pipeline.changes import as_dead_letters, as_history, judged, may_not_fit, of_table, read_segments
 from mainstem.pipeline.declared import partition_state
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.keys import as_frame, keys_of_rows, keys_of_segments
 from mainstem.pipeline.lake import Lake, LakeTable, Marks
 from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
+from mainstem.pipeline.plainrows import are_whole_and_newer
 from mainstem.pipeline.rewrite import rewrite_columns
-from mainstem.pipeline.segments import Segment, TableSlice, clocks_are_ordered, slice_for
+from mainstem.pipeline.segments import Segment, TableSlice, slice_for
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import Upsert, append
-from mainstem.tables.evolution import Column, Evolution, kinds_of, plan_evolution
+from mainstem.tables.evolution import Evolution, kinds_of, plan_evolution
 from mainstem.tables.layout import (
     DEAD_LETTER_COLUMNS,
     HISTORY_COLUMNS,
@@ -58,6 +60,7 @@ class TableWriter:
         sql: DriverSql,
         side_jobs: Executor,
         turns: Turns | None = None,
+        driver: DriverPass | None = None,
     ) -> None:
         self._lake = lake
         self._sql = sql
@@ -67,15 +70,19 @@ class TableWriter:
         self._turns = turns or Turns()
         # Where the history is written while this thread writes the state.
         self._side_jobs = side_jobs
+        # Takes what needs no Spark job; None leaves everything to Spark.
+        self._driver = driver
 
     def covered(self) -> LogPosition:
         """What the table holds: the less of its state and its history."""
-        marks = []
+        names = []
         if self._settings.state:
-            marks.append(_marks(self._lake.load(self._name)))
+            names.append(self._name)
         if self._settings.history:
-            marks.append(_marks(self._lake.load(self._name.history)))
-        return min(mark.position for mark in marks)
+            names.append(self._name.history)
+        if self._driver is not None:
+            return min(self._driver.marks(name).position for name in names)
+        return min(_marks(self._lake.load(name)).position for name in names)
 
     def catch_up(
         self,
@@ -86,33 +93,48 @@ class TableWriter:
     ) -> LogPosition:
         """Bring in everything that the segments have and the table has not; returns what it covers then."""
         covered = self.covered()
+        attempts = 0
         while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
-            with self._turns.of(self._name):
-                covered = self._retried(run)
+            try:
+                with self._turns.of(self._name):
+                    self._write(run)
+            except Conflict:
+                # A commit that lost a race wrote nothing: look at the table again, and do it again.
+                attempts += 1
+                if attempts == ATTEMPTS_MAX:
+                    raise
+                covered = self.covered()
+                continue
+            attempts = 0
+            covered = run.last
             on_pass(covered)
         return covered
 
-    def _retried(self, run: TableSlice) -> LogPosition:
-        """One pass. A commit that lost a race wrote nothing: look at the table again, and do it again."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                self._write(run)
-            except Conflict:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-            else:
-                break
-        return run.last
-
     def _write(self, run: TableSlice) -> None:
+        """One pass: on the driver where the tables are ready for it, or the long way."""
+        if self._driver is None:
+            self._write_with_spark(run)
+            return
+        try:
+            if not self._driver.write(run, self._settings):
+                # Whoever creates, alters or writes through Spark leaves what the driver knows behind.
+                self._driver.forget(self._name)
+                self._write_with_spark(run)
+                self._driver.forget(self._name)
+        except BaseException:
+            self._driver.forget(self._name)
+            raise
+
+    def _write_with_spark(self, run: TableSlice) -> None:
+        """Create or alter the tables as needed; then part by part, on the driver where that can be done."""
         state = self._state() if self._settings.state else None
         history = self._log_table(self._name.history, HISTORY_COLUMNS) if self._settings.history else None
-        rows = read_segments(self._lake.spark, run.paths)
         plan = self._evolve(state, run) if state is not None else plan_evolution((), {}, self._settings)
-        if run.errors or _may_not_fit(plan):
-            rows = judged(rows, plan.columns, plan.refused)
-            self._write_dead_letters(rows, run)
-            rows = rows.where("error IS NULL")
+        rows = _Rows(self._lake.spark, run)
+        if run.errors or may_not_fit(plan):
+            rows.judge(plan)
+            self._write_dead_letters(rows.spark, run)
+            rows.drop_errors()
         if state is None:
             assert history is not None
             self._write_history(history, rows, run)
@@ -122,7 +144,7 @@ class TableWriter:
             self._write_both(state, history, rows, run, plan)
 
     def _write_both(
-        self, state: LakeTable, history: LakeTable, rows: DataFrame, run: TableSlice, plan: Evolution
+        self, state: LakeTable, history: LakeTable, rows: "_Rows", run: TableSlice, plan: Evolution
     ) -> None:
         if history.marks().position < state.marks().position:
             # A crash left the history behind. The state looks for deletes in it, so it comes first.
@@ -136,15 +158,16 @@ class TableWriter:
         if failure is not None:
             raise failure
 
-    def _write_history(self, history: LakeTable, rows: DataFrame, run: TableSlice) -> None:
+    def _write_history(self, history: LakeTable, rows: "_Rows", run: TableSlice) -> None:
         before = history.marks()
         if before.position >= run.last:
             return
-        after = _advanced(before, run)
+        after = before.advanced(run.last, run.hlc_max)
         if run.count == run.errors:
             history.mark(after)
             return
-        append(history, as_history(of_table(rows, self._name, run.past(before.position))), after)
+        if rows.judged or self._driver is None or not self._driver.append_history(run):
+            append(history, as_history(of_table(rows.spark, self._name, run.past(before.position))), after)
 
     def _write_dead_letters(self, rows: DataFrame, run: TableSlice) -> None:
         existing = self._lake.load(self._name.dead_letters)
@@ -155,24 +178,26 @@ class TableWriter:
         if letters.isEmpty():
             return
         table = existing or self._log_table(self._name.dead_letters, DEAD_LETTER_COLUMNS)
-        append(table, as_dead_letters(letters), _advanced(before, run))
+        append(table, as_dead_letters(letters), before.advanced(run.last, run.hlc_max))
 
     def _write_state(
-        self, state: LakeTable, history: LakeTable | None, rows: DataFrame, run: TableSlice, plan: Evolution
+        self, state: LakeTable, history: LakeTable | None, rows: "_Rows", run: TableSlice, plan: Evolution
     ) -> None:
         before = state.marks()
         if before.position >= run.last:
             return
-        after = _advanced(before, run)
+        after = before.advanced(run.last, run.hlc_max)
         if run.count == run.errors or not plan.columns:
             # Only dead letters, or only deletes and empty rows for a table that never had a column.
             state.mark(after)
             return
-        changes = of_table(rows, self._name, run.past(before.position))
-        keys = None if _may_not_fit(plan) else keys_of_segments(self._sql, run, before.position)
+        if not rows.judged and self._driver is not None and self._driver.replace_rows(run, plan):
+            return
+        changes = of_table(rows.spark, self._name, run.past(before.position))
+        keys = None if rows.judged else keys_of_segments(self._sql, run, before.position)
         if keys is None:
             keys = keys_of_rows(changes)
-        if self._is_simple(run, plan.columns, before):
+        if are_whole_and_newer(run, plan.columns, before):
             new_rows = latest_rows(changes, as_frame(self._lake.spark, keys, POSITION), plan.columns)
         else:
             every_key = as_frame(self._lake.spark, keys, KEY)
@@ -180,11 +205,6 @@ class TableWriter:
             old_rows = self._lake.spark.table(state.identifier).join(every_key, KEY, "left_semi")
             new_rows = merged_rows(changes, old_rows, earlier, plan.columns, state.columns_since())
         self._upsert.apply(state, keys, new_rows, after)
-
-    def _is_simple(self, run: TableSlice, columns: Sequence[Column], before: Marks) -> bool:
-        """Whether every row is whole and newer than all before: then the last row per key is the new row."""
-        whole = run.always >= {column.name for column in columns}
-        return whole and run.hlc_min > before.hlc_max and clocks_are_ordered(run)
 
     def _tombstones(
         self, history: LakeTable, keys: DataFrame, run: TableSlice, before: Marks
@@ -222,14 +242,32 @@ class TableWriter:
         return self._lake.load(name) or self._lake.create(name, columns, log_properties(self._settings), partition)
 
 
-def _may_not_fit(plan: Evolution) -> bool:
-    """Whether a row that the sealer let pass may still not fit: then the rows are judged with Spark."""
-    return bool(plan.refused) or any(is_checked(column) for column in plan.columns)
+class _Rows:
+    """The slice's rows as Spark reads them, made when first asked for: most passes have no need of them."""
+
+    def __init__(self, spark: SparkSession, run: TableSlice) -> None:
+        self._session = spark
+        self._run = run
+        self._frame: DataFrame | None = None
+        # Whether columns were looked at one by one: then the segments alone do not tell which rows are good.
+        self.judged = False
+
+    @property
+    def spark(self) -> DataFrame:
+        """The frame."""
+        if self._frame is None:
+            self._frame = read_segments(self._session, self._run.paths)
+        return self._frame
+
+    def judge(self, plan: Evolution) -> None:
+        """Let Spark say of every row whether it fits."""
+        self._frame = judged(self.spark, plan.columns, plan.refused)
+        self.judged = may_not_fit(plan)
+
+    def drop_errors(self) -> None:
+        """Keep what fits."""
+        self._frame = self.spark.where("error IS NULL")
 
 
 def _marks(table: LakeTable | None) -> Marks:
     return Marks(NOWHERE) if table is None else table.marks()
-
-
-def _advanced(before: Marks, run: TableSlice) -> Marks:
-    return Marks(run.last, max(before.hlc_max, run.hlc_max))

@@ -1,6 +1,8 @@
 """From payloads to the rows and the footer of a segment."""
 
 import itertools
+import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,8 @@ def test_every_column_of_the_schema(tmp_path: Path) -> None:
             "arrival_ms": 5000,
             "metadata": '{"txn": "x"}',
             "error": None,
+            "time": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+            "source_time": datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC),
         }
     ]
     assert (info.first, info.last, info.arrival_min_ms, info.hlc_last) == (1, 1, 5000, 1001)
@@ -100,6 +104,7 @@ def test_rows_are_grouped_by_table_and_ordered_by_position(tmp_path: Path) -> No
     ]
     part = info.tables[TableName("default", "a")]
     assert (part.first, part.last, part.count, part.hlc_min, part.hlc_max) == (2, 6, 3, 1002, 1006)
+    assert part.ordered is True
     metadata = pq.read_metadata(info.path)
     assert metadata.num_row_groups == 4
 
@@ -240,6 +245,8 @@ def test_changes_bring_their_own_clocks(tmp_path: Path) -> None:
     assert "not a number" in rows[2]["error"]
     part = info.tables[ORDERS]
     assert (part.hlc_max, part.errors, part.columns) == (9_000_000, 1, {"n": ["long"]})
+    # The clocks that the log issues grow with the positions; a client's need not.
+    assert part.ordered is False
     # Ours is the highest that the log issued, not a client's.
     assert info.hlc_last == 1003
 
@@ -278,3 +285,61 @@ def test_the_learnt_shape_is_what_a_look_at_every_value_gives(batches: list[list
             expected.setdefault(name, set()).add(naive_type(value))
     assert shape.columns == {name: sorted(kinds) for name, kinds in sorted(expected.items())}
     assert shape.always == sorted(set.intersection(*[set(row) for row in everything]) if everything else ())
+
+
+def _as_batches(rows: list[dict[str, Any]], size: int) -> list[bytes]:
+    events = [{"table": "orders", "operation": "UPDATE", "rowId": str(i), "after": row} for i, row in enumerate(rows)]
+    return [msgspec.json.encode(events[start : start + size]) for start in range(0, len(events), size)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(table_rows, min_size=1, max_size=6), st.sampled_from([1, 70, 400]), st.booleans())
+def test_large_batches_are_judged_like_small_ones(
+    drawn: list[list[dict[str, Any]]], size: int, spaced: bool
+) -> None:
+    """The text of many rows at once tells the same as a look at each value."""
+    usual = [{"a": n, "b": f"t{n}\n", "c": n / 4 + 0.5, "d": n % 2 == 0} for n in range(300)]
+    rows = [*usual, *itertools.chain(*drawn), *usual]
+    payloads = _as_batches(rows, size)
+    if spaced:
+        payloads = [payload.replace(b'":', b'": ').replace(b',"', b', "') for payload in payloads]
+    expected: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            expected.setdefault(name, set()).add(naive_type(value))
+    with tempfile.TemporaryDirectory() as folder:
+        _, info = sealed(Path(folder), *((Encoding.CDC_JSON, len(msgspec.json.decode(p)), p) for p in payloads))
+    part = info.tables[ORDERS]
+    assert part.errors == 0
+    assert part.columns == {name: sorted(kinds) for name, kinds in expected.items()}
+    assert part.always == sorted(set.intersection(*[set(row) for row in rows]))
+
+
+def test_odd_rows_among_many_are_found(tmp_path: Path) -> None:
+    reasons = {
+        '{"a":1e999}': "cannot be read",
+        '{"a":1,"":2}': "empty name",
+        "[1]": "not an object",
+        '{"a":1,"b\\u0001":2}': "control character",
+        '{"a":9007199254740993}': None,
+        '{"a":1,"a":"x"}': None,
+        '{"a":-0}': None,
+        '{"a":"\\u00e4"}': None,
+    }
+    texts = ['{"a":1}'] * 400
+    texts[300 : 300 + len(reasons)] = reasons
+    rows, info = sealed(
+        tmp_path,
+        text(
+            *(
+                f'{{"table":"orders","operation":"UPDATE","rowId":"{index}","after":{after}}}'
+                for index, after in enumerate(texts)
+            )
+        ),
+    )
+    errors = {row["columns"]: row["error"] for row in rows}
+    for after, reason in reasons.items():
+        assert (errors[after] is None) if reason is None else (reason in errors[after]), after
+    assert errors['{"a":1}'] is None
+    part = info.tables[ORDERS]
+    assert (part.count, part.errors, part.columns) == (400, 4, {"a": ["int", "long", "string"]})

@@ -1,25 +1,42 @@
 """A Spark session for the whole run, a catalog per test, and segments written as the log's sealer writes them."""
 
+import asyncio
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from mainstem.model import Change, Operation, TableName
+from mainstem.app.config import Config, PipelineConfig, ServerConfig
+from mainstem.app.process import ServerProcess
+from mainstem.log.segments import SegmentBuilder, segment_name
+from mainstem.model import Change, LogPosition, Operation, TableName
+from mainstem.model.batch import BatchHeader, Encoding
+from mainstem.model.change import SourceId
+from mainstem.model.hlc import Hlc
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.driverpass import DriverPass
 from mainstem.pipeline.lake import Lake
+from mainstem.pipeline.quickcatalog import QuickCatalog
+from mainstem.pipeline.quickcommit import QuickCommits
 from mainstem.pipeline.rowdelta import RowDeltaUpsert
 from mainstem.pipeline.segments import Segment, SegmentFolder
 from mainstem.pipeline.session import join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.upsert import BranchUpsert, Upsert
+from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+
+SERVED_CATALOG = "served"
+# For tests that are to pass by Spark alone, and with passes on the driver, as a pipeline is served.
+BOTH_WAYS = pytest.mark.parametrize("bench", ["spark", "driver"], indirect=True)
 
 _SCHEMA = pa.schema(
     [
@@ -121,6 +138,38 @@ def _count(table: dict[str, Any], change: Change, error: str | None) -> None:
     table["always"] = set(columns) if table["always"] is None else table["always"] & set(columns)
 
 
+PLAIN_ROW = {"n": 0, "price": 1.5, "text": "t", "ok": True, "doc": {"x": [1]}}
+
+
+def sealed_events(folder: Path, namespace: str, first: int, tables: list[str]) -> Path:
+    """A segment as the sealer writes it: one batch per name, 60,000 rows each."""
+    builder = SegmentBuilder()
+    count = 60_000
+    for batch, table in enumerate(tables):
+        events = [
+            {
+                "table": f"{namespace}.{table}", "operation": "UPDATE", "rowId": f"k{number}", "sequence": number,
+                "timestamp": 1_700_000_000_000 + number if number else 10**18, "after": PLAIN_ROW | {"n": number},
+            }
+            for number in range(count)
+        ]  # fmt: skip
+        header = BatchHeader(
+            first=LogPosition(first + batch * count),
+            count=count,
+            hlc_first=Hlc(first + batch * count),
+            arrival_ms=1_700_000_000_500,
+            source=SourceId("s"),
+            sequence=batch + 1,
+            fingerprint=0,
+            encoding=Encoding.CDC_JSON,
+        )
+        builder.add(header, msgspec.json.encode(events), "here")
+    folder.mkdir(exist_ok=True)
+    path = folder / segment_name(LogPosition(first), LogPosition(first + len(tables) * count - 1))
+    builder.write(path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def side_jobs(spark: SparkSession) -> Iterator[ThreadPoolExecutor]:
     """Where histories are written."""
@@ -156,13 +205,22 @@ class Log:
 class Bench(Log):
     """One namespace of the lake, a folder of segments, and writers between them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, namespace: str, side_jobs: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        namespace: str,
+        side_jobs: ThreadPoolExecutor,
+        catalog_url: str | None = None,
+    ) -> None:
         super().__init__(folder, namespace)
         self.spark = spark
-        self.lake = Lake(spark)
+        self.catalog = "lake" if catalog_url is None else SERVED_CATALOG
+        self.lake = Lake(spark, self.catalog)
         self.side_jobs = side_jobs
         self._sql = DriverSql()
         self.row_delta = RowDeltaUpsert(self._sql, side_jobs)
+        self._catalog_url = catalog_url
 
     def segments(self) -> tuple[Segment, ...]:
         """What is sealed."""
@@ -177,6 +235,8 @@ class Bench(Log):
     ) -> TableWriter:
         """A writer, as if the process had just started."""
         default: Upsert = BranchUpsert() if settings.format_version == 3 else self.row_delta
+        # Whoever asks for a way to upsert means that way.
+        driver = None if upsert is not None or settings.format_version == 3 else self.driver()
         return TableWriter(
             self.lake,
             self.name(table),
@@ -184,7 +244,15 @@ class Bench(Log):
             upsert=upsert or default,
             sql=self._sql,
             side_jobs=side_jobs or self.side_jobs,
+            driver=driver,
         )
+
+    def driver(self) -> DriverPass | None:
+        """The way without Spark jobs, as if the process had just started; None where the catalog is not served."""
+        if self._catalog_url is None:
+            return None
+        catalog = QuickCatalog(self._catalog_url, "lake", {})
+        return DriverPass(self._sql, catalog, QuickCommits(catalog, SystemClock()), self.side_jobs, 4_000_000)
 
     def catch_up(self, table: str = "orders", **more: Any) -> int:
         """Carry every segment into a table."""
@@ -211,12 +279,40 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "segments", "default")
 
 
+@pytest.fixture(scope="session")
+def catalog_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real catalog over HTTP. Tests keep apart by their namespaces."""
+    config = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
+    server = ServerProcess(tmp_path_factory.mktemp("served"), config)
+    asyncio.run(server.start())
+    yield server.url
+    asyncio.run(server.stop())
+
+
+@pytest.fixture(scope="session")
+def served_catalog(spark: SparkSession, catalog_url: str) -> str:
+    """The same, made known to the session."""
+    name = f"spark.sql.catalog.{SERVED_CATALOG}"
+    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
+    # Not everyone who commits is known to Spark, so it keeps nothing.
+    for key, value in {"type": "rest", "uri": catalog_url, "warehouse": "lake", "cache-enabled": "false"}.items():
+        spark.conf.set(f"{name}.{key}", value)
+    return catalog_url
+
+
+def _namespace(request: pytest.FixtureRequest) -> str:
+    """A test's own: its name may be too long to tell its parameters apart."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())
+    return f"n_{name[:60]}_{zlib.crc32(request.node.name.encode()):08x}"
+
+
 @pytest.fixture
 def bench(
-    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, side_jobs: ThreadPoolExecutor
+    spark: SparkSession,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    side_jobs: ThreadPoolExecutor,
 ) -> Bench:
-    """Everything a test of the pipeline needs, in a namespace of its own."""
-    namespace = "n_" + "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())[:80]
-    return Bench(spark, tmp_path / "segments", namespace, side_jobs)
-
-
+    """Everything a test of the pipeline needs, in a namespace of its own; by Spark alone, unless `BOTH_WAYS` asks."""
+    url = request.getfixturevalue("served_catalog") if getattr(request, "param", "spark") == "driver" else None
+    return Bench(spark, tmp_path / "segments", _namespace(request), side_jobs, url)

@@ -5,6 +5,7 @@ small table.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from duckdb_extensions import import_extension
 from pyiceberg.table import StaticTable
+
+from tests.unit.pipeline.conftest import BOTH_WAYS, sealed_events
 
 pytestmark = pytest.mark.spark
 
@@ -66,6 +69,7 @@ def write_batch(folder: Path, namespace: str, start: int, draw: np.random.Genera
     }
 
 
+@BOTH_WAYS
 def test_three_readers_see_the_same_rows(bench: Any) -> None:
     draw = np.random.default_rng(7)
     expected: dict[int, int | None] = {}
@@ -91,3 +95,22 @@ def test_three_readers_see_the_same_rows(bench: Any) -> None:
 
     history = bench.spark.table(bench.lake.identifier(bench.name("orders_history")))
     assert history.count() == history.select("_position").distinct().count() == BATCHES * BATCH
+
+
+@pytest.mark.parametrize("bench", ["driver"], indirect=True)
+def test_spark_reads_a_history_that_is_made_of_segments(bench: Any) -> None:
+    segment = sealed_events(bench.folder, bench.namespace, 1, ["orders"])
+    sealed_events(bench.folder, bench.namespace, 60_001, ["orders", "other"])
+    assert bench.catch_up() == 180_000
+    segment.unlink()
+    history = bench.spark.table(bench.lake.identifier(bench.name("orders_history")))
+    found = history.selectExpr(
+        "count(*)", "count(DISTINCT _position)", "min(_time)", "count(_source_time)", "max(_key)", "max(_op)",
+        "sum(get_json_object(_columns, '$.n'))",
+    ).toArrow()  # fmt: skip
+    total = 2 * sum(range(60_000))
+    assert [column.to_pylist()[0] for column in found.columns] == [
+        120_000, 120_000, datetime(2023, 11, 14, 22, 13, 20, 500_000, tzinfo=UTC), 119_998, "k9999", "update", total,
+    ]  # fmt: skip
+    state = bench.spark.table(bench.lake.identifier(bench.name("orders")))
+    assert (state.count(), state.where("_position <= 60000").count()) == (60_000, 0)

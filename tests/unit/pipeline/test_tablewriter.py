@@ -6,8 +6,9 @@ import pytest
 
 from mainstem.model import Operation
 from mainstem.tables.settings import TableSettings
+from tests.unit.pipeline.conftest import BOTH_WAYS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, BOTH_WAYS]
 
 
 def test_last_row_of_a_key_stays_and_a_deleted_one_goes(bench: Any) -> None:

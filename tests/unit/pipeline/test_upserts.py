@@ -8,6 +8,7 @@ import pytest
 
 from mainstem.model import Conflict
 from mainstem.pipeline.upsert import BRANCH, BranchUpsert, MergeUpsert, Upsert
+from tests.unit.pipeline.conftest import BOTH_WAYS
 
 pytestmark = pytest.mark.spark
 
@@ -103,6 +104,7 @@ class _FailsAtFirst(Executor):
         return self._inner.submit(function, *arguments, **more)
 
 
+@BOTH_WAYS
 def test_a_history_left_behind_by_a_crash_catches_up_and_nothing_counts_twice(bench: Any) -> None:
     bench.seal(bench.change("1", {"n": 1}), bench.change("2", {"n": 2}))
     with pytest.raises(OSError, match="disk full"):

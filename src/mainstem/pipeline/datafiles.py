@@ -1,0 +1,39 @@
+"""Data files of Iceberg tables, written by DuckDB on the driver: a query in, a file with Iceberg's field ids out.
+
+What is written here is no part of the table yet: a commit makes it so. A file that no commit took is an orphan, like
+any other writer's.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from mainstem.pipeline.driver_sql import DriverSql, name_of, text_of
+
+# As in the tables' properties: a batch is read again soon, and higher levels save little.
+_COMPRESSION = "COMPRESSION zstd, COMPRESSION_LEVEL 1"
+# Values that hardly repeat are given up on early; the dictionary of a column that does is smaller than this.
+_DICTIONARY_VALUES_MAX = 10_000
+
+
+def write_rows(
+    sql: DriverSql, path: Path, field_ids: Mapping[str, int], query: str, tables: Mapping[str, pa.Table]
+) -> bool:
+    """Write a query's rows, whose columns are those with an id; False, and no file, where there are none.
+
+    `tables` are Arrow tables that the query names.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ids = ", ".join(f"{name_of(name)}: {field_id}" for name, field_id in field_ids.items())
+    options = f"FORMAT parquet, {_COMPRESSION}, DICTIONARY_SIZE_LIMIT {_DICTIONARY_VALUES_MAX}, FIELD_IDS {{{ids}}}"
+    written: tuple[int, ...] | None = None
+    with sql.cursor() as cursor:
+        for name, arrow in tables.items():
+            cursor.register(name, arrow)
+        try:
+            written = cursor.execute(f"COPY ({query}) TO {text_of(str(path))} ({options})").fetchone()
+        finally:
+            if not (written and written[0]):
+                path.unlink(missing_ok=True)
+    return bool(written and written[0])
