@@ -20,16 +20,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from mainstem.app.jars import ensure_jars
+from tests.harness.spark_delta import DELTA_SETTINGS
 
 FOLDER = Path(__file__).parent.parent / "vectors" / "delta"
-DELTA_SETTINGS = {
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
-    "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # At the default of 50 the smallest commit takes seconds.
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
-
 Make = Callable[[SparkSession, str], None]
 
 

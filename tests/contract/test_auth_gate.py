@@ -66,7 +66,7 @@ async def test_no_path_answers_without_a_token(secured: tuple[Gateway, str]) -> 
     for kind, headers in WITHOUT.items():
         # Without any token every path is tried; what is wrong with a token does not depend on the path.
         asked = requests if kind == "none" else requests[-4:] + requests[::10]
-        async with httpx.AsyncClient(base_url=http_url(ws_url), headers=headers) as http:
+        async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=headers) as http:
             for method, path in asked:
                 answer = await http.request(method, path)
                 assert answer.status_code == 401, (method, path)
@@ -83,7 +83,7 @@ async def test_no_path_answers_without_a_token(secured: tuple[Gateway, str]) -> 
 async def test_a_page_of_another_origin_may_ask_whether_it_may_ask(secured: tuple[Gateway, str]) -> None:
     _, ws_url = secured
     preflight = {"Origin": "http://app.example", "Access-Control-Request-Method": "POST"}
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=preflight) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=preflight) as http:
         answer = await http.options("/sync/g/push")
         assert (answer.status_code, answer.content) == (204, b"")
         assert (await http.options("/status")).status_code == 401
@@ -101,7 +101,7 @@ async def test_a_sync_client_reaches_its_own_gateway_only(secured: tuple[Gateway
         "admin of its gateway": token("admin", [], gw="g", sub="c"),
         "admin": token("admin", sub="c"),
     }
-    async with httpx.AsyncClient(base_url=http_url(ws_url)) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http:
         codes = {
             name: (await http.get("/sync/g/pull?since=0&clientId=c", headers=bearer(text))).status_code
             for name, text in tokens.items()
@@ -111,9 +111,10 @@ async def test_a_sync_client_reaches_its_own_gateway_only(secured: tuple[Gateway
 
 async def test_an_admin_of_everything_reaches_every_path(secured: tuple[Gateway, str]) -> None:
     gateway, ws_url = secured
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token())) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token())) as http:
         for method, path in every_request(gateway):
-            answer = await http.request(method, path)
+            # Some wait for work unless they are told not to.
+            answer = await http.request(method, path, params={"waitS": "0"})
             assert answer.status_code not in (401, 403), (method, path)
     async with websockets.connect(f"{ws_url}?access_token={token()}"):
         pass
@@ -123,9 +124,9 @@ async def test_a_route_that_says_nothing_is_for_the_admin_of_everything(secured:
     _, ws_url = secured
     report = {"state": "running"}
     for text in (token("admin", "sales"), token("writer"), token("admin", tables=["orders"])):
-        async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(text)) as http:
+        async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(text)) as http:
             assert (await http.post("/v1/pipeline/report", json=report)).status_code == 403
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token())) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token())) as http:
         assert (await http.post("/v1/pipeline/report", json=report)).status_code == 204
 
 
@@ -139,7 +140,7 @@ async def test_a_route_that_says_nothing_is_for_the_admin_of_everything(secured:
 )
 async def test_roles(secured: tuple[Gateway, str], role: str, allowed: set[str]) -> None:
     _, ws_url = secured
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token(role))) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token(role))) as http:
         assert (await http.get("/health")).status_code == 200
         answers = {
             "status": await http.get("/status"),
@@ -160,10 +161,11 @@ async def make_tables(http: httpx.AsyncClient) -> None:
 
 async def test_a_namespace_sees_nothing_of_another_in_the_catalog(secured: tuple[Gateway, str]) -> None:
     _, ws_url = secured
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token())) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token())) as http:
         await make_tables(http)
         plans = (await http.get("/v1/namespaces/secret/tables/plans")).json()
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token("admin", "sales"))) as http:
+    admin_of_sales = bearer(token("admin", "sales"))
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=admin_of_sales) as http:
         assert (await http.get("/v1/namespaces")).json()["namespaces"] == [["sales"]]
         assert len((await http.get("/v1/namespaces/sales/tables")).json()["identifiers"]) == 2
         assert (await http.get("/v1/namespaces/sales/tables/orders")).status_code == 200
@@ -207,17 +209,17 @@ async def test_a_namespace_sees_nothing_of_another_in_the_catalog(secured: tuple
         assert (await http.post("/v1/namespaces/sales/tables/orders", json=commit)).status_code == 200
         made = await http.post("/v1/namespaces", json={"namespace": ["sales", "eu"]})
         assert made.status_code == 200
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token())) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token())) as http:
         unchanged = (await http.get("/v1/namespaces/secret/tables/plans")).json()
     assert unchanged["metadata-location"] == plans["metadata-location"]
 
 
 async def test_a_token_for_some_tables_sees_those(secured: tuple[Gateway, str]) -> None:
     _, ws_url = secured
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=bearer(token())) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=bearer(token())) as http:
         await make_tables(http)
     orders_only = bearer(token("reader", "sales", tables=["orders"]))
-    async with httpx.AsyncClient(base_url=http_url(ws_url), headers=orders_only) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url), headers=orders_only) as http:
         found = (await http.get("/v1/namespaces/sales/tables")).json()["identifiers"]
         assert [entry["name"] for entry in found] == ["orders"]
         assert (await http.get("/v1/namespaces/sales/tables/items")).status_code == 404
@@ -230,7 +232,7 @@ async def test_a_namespace_sees_nothing_of_another_in_sql_and_status(secured: tu
         await receipt.durable()
     everything = bearer(token("reader"))
     sales = bearer(token("writer", "sales"))
-    async with httpx.AsyncClient(base_url=http_url(ws_url)) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http:
         # Sealed, so that the tables are known; there is no pipeline here to carry them.
         assert (await http.post("/flush?timeoutS=0.1", headers=bearer(token()))).status_code == 504
 
@@ -314,7 +316,7 @@ async def test_a_cookie_counts_for_the_servers_own_pages_only(secured: tuple[Gat
     _, ws_url = secured
     url = http_url(ws_url)
     cookie = {"Cookie": f"mainstem_token={token()}"}
-    async with httpx.AsyncClient(base_url=url, headers=cookie) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=url, headers=cookie) as http:
         assert (await http.get("/status")).status_code == 200
         assert (await http.post("/flush?timeoutS=0.1", headers={"Origin": url})).status_code == 200
         for foreign in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
@@ -323,13 +325,32 @@ async def test_a_cookie_counts_for_the_servers_own_pages_only(secured: tuple[Gat
         await websockets.connect(ws_url, additional_headers=cookie, origin=websockets.Origin("http://evil.example"))
 
 
+async def test_without_tokens_a_page_from_elsewhere_cannot_ask_in_somebodys_name(tmp_path: Path) -> None:
+    async with (
+        gateway_on_socket(tmp_path) as (_, ws_url),
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
+    ):
+        for origin, code in (
+            ("http://evil.example", 401),
+            ("null", 401),
+            (http_url(ws_url), 200),
+            ("http://localhost:3000", 200),
+        ):
+            assert (await http.post("/flush?timeoutS=0.1", headers={"Origin": origin})).status_code == code, origin
+        with pytest.raises(websockets.InvalidStatus):
+            await websockets.connect(ws_url, origin=websockets.Origin("http://evil.example"))
+        # An application in a browser syncs with whatever serves it.
+        pulled = await http.get("/sync/g/pull?since=0&clientId=c", headers={"Origin": "http://app.example"})
+        assert pulled.status_code == 200
+
+
 async def test_tokens_that_the_catalog_gave_out_open_the_catalog_and_nothing_else(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     config = replace(SECURED, catalog=CatalogSettings(clients={"spark": "hush"}))
     async with (
         gateway_on_socket(tmp_path, gateway_config=config) as (_, ws_url),
-        httpx.AsyncClient(base_url=http_url(ws_url)) as http,
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
     ):
         form = {"grant_type": "client_credentials", "client_id": "spark", "client_secret": "hush"}
         given = (await http.post("/v1/oauth/tokens", data=form)).json()["access_token"]
@@ -349,7 +370,7 @@ async def test_on_loopback_nobody_needs_a_token_and_the_catalogs_clients_still_d
     config = replace(SECURED, auth=AuthSettings(), catalog=CatalogSettings(clients={"spark": "hush"}))
     async with (
         gateway_on_socket(tmp_path, gateway_config=config) as (gateway, ws_url),
-        httpx.AsyncClient(base_url=http_url(ws_url)) as http,
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
     ):
         assert (await http.get("/status")).status_code == 200
         assert (await http.get("/v1/namespaces")).status_code == 401

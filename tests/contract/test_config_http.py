@@ -74,7 +74,7 @@ WRONG: list[tuple[Any, str]] = [
 async def test_what_is_wrong_changes_nothing_and_is_told(tmp_path: Path) -> None:
     async with (
         gateway_on_socket(tmp_path, gateway_config=ALONE) as (_, ws_url),
-        httpx.AsyncClient(base_url=http_url(ws_url)) as http,
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
     ):
         before = (await http.get("/v1/config/server")).json()
         for body, complaint in WRONG:
@@ -88,7 +88,7 @@ async def test_what_is_wrong_changes_nothing_and_is_told(tmp_path: Path) -> None
 async def test_a_bound_that_is_lowered_holds_for_the_next_one_who_comes(tmp_path: Path) -> None:
     async with (
         gateway_on_socket(tmp_path, gateway_config=ALONE) as (gateway, ws_url),
-        httpx.AsyncClient(base_url=http_url(ws_url)) as http,CdcClient(ws_url, source="first") as client
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,CdcClient(ws_url, source="first") as client
     ):
         assert (await http.patch("/v1/config", json={"maxConnections": 1})).status_code == 200
         with pytest.raises(Overloaded):
@@ -103,7 +103,7 @@ async def test_a_bound_that_is_lowered_holds_for_the_next_one_who_comes(tmp_path
 async def test_only_an_admin_of_everything_changes_and_is_named(tmp_path: Path) -> None:
     async with (
         gateway_on_socket(tmp_path, gateway_config=SECURED) as (_, ws_url),
-        httpx.AsyncClient(base_url=http_url(ws_url)) as http,
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
     ):
         change = {"flushThresholdEvents": 5}
         for text in (token("writer"), token("admin", "sales")):
@@ -134,7 +134,7 @@ def test_what_a_later_version_wrote_is_kept_and_means_nothing(tmp_path: Path) ->
 async def test_what_an_operator_looks_at(tmp_path: Path) -> None:
     async with (
         gateway_on_socket(tmp_path, gateway_config=SECURED) as (_, ws_url),
-        httpx.AsyncClient(base_url=http_url(ws_url)) as http,
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
     ):
         everything, sales = bearer(token()), bearer(token("reader", "sales"))
         for namespace in ("sales", "secret"):

@@ -46,6 +46,7 @@ async def pull_all(client: httpx.AsyncClient, since: int = 0) -> list[sync.RowDe
             return found
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 async def test_nothing_is_lost_for_a_client_that_comes_late(tmp_path: Path) -> None:
     deltas = [delta(number) for number in range(COUNT)]

@@ -56,7 +56,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: bool = True
     master: str = "local[*]"
     driver_memory: str = "2g"
-    trigger_s: Seconds = 0.1
+    # How often Spark looks for segments to note as handed over. Tables do not wait for it.
+    trigger_s: Seconds = 1.0
     parallel_tables: Positive = 4
     # Passes of up to so many changes are written on the driver, by DuckDB; larger ones, and with 0 all, by Spark.
     driver_rows_max: Annotated[int, msgspec.Meta(ge=0)] = 4_000_000

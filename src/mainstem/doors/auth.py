@@ -29,6 +29,8 @@ CLOSE_POLICY = 1008
 # Giving out tokens for secrets is the one thing that can be asked without a token.
 _TOKEN_ENDPOINT = "/v1/oauth/tokens"
 
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
 _logger = logging.getLogger(__name__)
 
 # Somebody else who knows tokens of its own, for some paths: None where this is not one of them.
@@ -96,7 +98,10 @@ class AuthGate:
         token = _token(scope)
         if token is None:
             is_open = self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT
-            if not self._authenticator.is_on or is_open or self._is_preflight(scope):
+            if not self._authenticator.is_on:
+                self._check_origin(scope)
+                return ANYONE
+            if is_open or self._is_preflight(scope):
                 return ANYONE
             raise Unauthenticated("no token. expected=Authorization: Bearer got=none", "token_missing")
         try:
@@ -107,8 +112,20 @@ class AuthGate:
                 return other
             if not self._authenticator.is_on:
                 # Nobody asked for it.
+                self._check_origin(scope)
                 return ANYONE
             raise
+
+    def _check_origin(self, scope: Scope) -> None:
+        """Where nobody needs a token, any page that somebody on this machine opens could ask in his name: only pages of
+        this machine, and of this server, may."""
+        origin = _header(scope, b"origin")
+        if not origin or self._is_cross_origin(scope["path"]):
+            return
+        place = urlsplit(origin.decode("latin-1"))
+        if place.hostname in _LOCAL or place.netloc == _header(scope, b"host").decode("latin-1"):
+            return
+        raise Unauthenticated(f"pages of other origins need a token. got={place.netloc!r:.100}", "foreign_origin")
 
     def _is_preflight(self, scope: Scope) -> bool:
         """A browser's own question whether it may ask, to which it cannot add a token and gets no data."""

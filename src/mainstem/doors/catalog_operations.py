@@ -152,9 +152,10 @@ def _unregister_table(catalog: Catalog, asked: Asked) -> Answer:
     return _table(catalog, asked, catalog.unregister_table(asked.ident))
 
 
-def _report_metrics(_catalog: Catalog, asked: Asked) -> Answer:
+def _report_metrics(catalog: Catalog, asked: Asked) -> Answer:
     # Engines send these unasked after every scan and commit. They are welcome, and nothing is done with them yet.
     wire.decode(asked.body, wire.ReportMetricsRequest)
+    catalog.metadata_location(asked.ident)
     return Answer(204)
 
 

@@ -8,7 +8,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -47,11 +47,19 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointRow(NamedTuple):
-    """A row as a checkpoint has it; the values are JSON text."""
+    """A row as a checkpoint has it: its living columns, and beside each its JSON text and its stamp."""
 
     table: str
     row_id: str
-    row: Row
+    tombstone: Stamp | None
+    names: list[str]
+    values: list[str]
+    hlcs: list[int]
+    sources: list[str]
+
+    def value(self, name: str) -> bytes | None:
+        """The JSON text of a column, if the row has it."""
+        return self.values[self.names.index(name)].encode() if name in self.names else None
 
 
 RowFilter = Callable[[CheckpointRow], bool]
@@ -152,7 +160,7 @@ def rows_of(checkpoint: Checkpoint) -> Iterator[list[CheckpointRow]]:
         for file in files:
             with file:
                 for batch in file.iter_batches(PIECE_ROWS):
-                    yield [_row_of(each) for each in batch.to_pylist()]
+                    yield list(_rows_of_batch(batch))
 
     return read()
 
@@ -164,7 +172,7 @@ def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None) -> Iterator[bytes]
         size = 0
         for row in rows:
             if keep is None or keep(row):
-                own = [encode_delta(delta) for delta in deltas_of_row(row.table, row.row_id, row.row)]
+                own = [encode_delta(delta) for delta in _deltas_of(row)]
                 encoded += own
                 size += sum(map(len, own))
                 if size > PIECE_BYTES:
@@ -190,11 +198,35 @@ def deltas_of_row(table: str, row_id: str, row: Row) -> Iterator[RowDelta]:
         )
 
 
-def _row_of(document: dict[str, Any]) -> CheckpointRow:
-    tombstone = document["tombstone"]
-    cells = {
-        each["column"]: Cell(Stamp(Hlc(each["hlc"]), each["source"]), each["value"].encode())
-        for each in document["cells"]
-    }
-    stamp = None if tombstone is None else Stamp(Hlc(tombstone["hlc"]), tombstone["source"])
-    return CheckpointRow(document["table"], document["row_id"], Row(cells, stamp))
+def _deltas_of(row: CheckpointRow) -> Iterator[RowDelta]:
+    """The same for a row of a checkpoint. Most rows have one stamp, and no map is made for those."""
+    if row.tombstone is not None or len(set(row.hlcs)) != 1 or len(set(row.sources)) != 1:
+        cells = {
+            name: Cell(Stamp(Hlc(hlc), source), value.encode())
+            for name, value, hlc, source in zip(row.names, row.values, row.hlcs, row.sources, strict=True)
+        }
+        yield from deltas_of_row(row.table, row.row_id, Row(cells, row.tombstone))
+        return
+    columns = [ColumnDelta(name, value.encode()) for name, value in zip(row.names, row.values, strict=True)]
+    yield RowDelta(
+        op=Op.INSERT,
+        table=row.table,
+        row_id=row.row_id,
+        columns=tuple(columns),
+        hlc=row.hlcs[0],
+        client_id=row.sources[0],
+    )
+
+
+def _rows_of_batch(batch: pa.RecordBatch) -> Iterator[CheckpointRow]:
+    """Column by column: a dictionary for each cell would take longer than all the rest."""
+    tables, row_ids = batch.column("table").to_pylist(), batch.column("row_id").to_pylist()
+    gone_hlcs, gone_sources = (each.to_pylist() for each in batch.column("tombstone").flatten())
+    cells = batch.column("cells")
+    starts = cells.offsets.to_pylist()
+    fields = [cells.values.field(name).to_pylist() for name in ("column", "value", "hlc", "source")]
+    for index, (table, row_id, start, end) in enumerate(
+        zip(tables, row_ids, starts[:-1], starts[1:], strict=True)
+    ):
+        gone = None if gone_hlcs[index] is None else Stamp(Hlc(gone_hlcs[index]), gone_sources[index])
+        yield CheckpointRow(table, row_id, gone, *(each[start:end] for each in fields))

@@ -104,10 +104,9 @@ class SyncService:
 
         def keep(each: CheckpointRow) -> bool:
             # As it was then and as it is now: the pull that follows brings what came into view in between.
-            values = {
-                name: parse_value(each.row.cells[name].value) for name in shadow.columns if name in each.row.cells
-            }
-            visible = each.row.visible and view.sees(each.table, values)
+            texts = {name: each.value(name) for name in shadow.columns}
+            values = {name: parse_value(text) for name, text in texts.items() if text is not None}
+            visible = bool(each.names) and view.sees(each.table, values)
             return each.table != RULES_TABLE and visible and sees_now(shadow, view, each.table, each.row_id)
 
         return found, pieces_of(found, keep)

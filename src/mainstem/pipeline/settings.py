@@ -40,7 +40,7 @@ class PipelineSettings:
     # How files are written, of every table that does not say otherwise.
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
-    trigger_s: float = 0.1
+    trigger_s: float = 1.0
     parallel_tables: int = 4
     # Passes of up to so many changes are written on the driver, without a Spark job. 0: Spark writes everything.
     driver_rows_max: int = 4_000_000

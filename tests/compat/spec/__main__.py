@@ -20,6 +20,7 @@ import yaml  # type: ignore[import-untyped]
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 from mainstem.catalog.settings import CatalogSettings
+from mainstem.wire import iceberg_rest as wire
 
 PREFIX = "/v1/{prefix}/"
 CLIENT, SECRET = "schemathesis", "a secret of this run"
@@ -46,6 +47,7 @@ NOT_CHECKED = (
     # It asks for the namespace ["a"] as "['a']", and misses it.
     "ensure_resource_availability",
 )
+METHODS = ("get", "head", "post", "put", "patch", "delete")
 # Requests that bring a location, for which the server makes folders.
 PLACED = ("CreateTableRequest", "CreateViewRequest", "SetLocationUpdate")
 
@@ -62,6 +64,10 @@ def adapted(specification: dict[str, Any], endpoints: list[str], folder: Path) -
         }
         if "parameters" in kept:
             kept["parameters"] = [p for p in kept["parameters"] if not p.get("$ref", "").endswith("/prefix")]
+        # Methods that the server has beyond the specification are its own business.
+        for method in METHODS:
+            if method not in operations and wire.route(method.upper(), _example(path)) is not None:
+                kept[method] = {"responses": {"default": {"description": "not of the specification"}}}
         if set(kept) - {"parameters"}:
             paths[path.replace(PREFIX, "/v1/")] = kept
     specification["paths"] = paths
@@ -89,8 +95,13 @@ def adapted(specification: dict[str, Any], endpoints: list[str], folder: Path) -
     return specification
 
 
+def _example(path: str) -> str:
+    return path.removeprefix(PREFIX).removeprefix("/v1/").replace("{", "").replace("}", "")
+
+
 def _named(name: str, existing: list[str]) -> dict[str, Any]:
-    schema = {"anyOf": [{"type": "string", "enum": existing}, {"type": "string", "minLength": 1}]}
+    # Clients take a dot at the start for a step in the path.
+    schema = {"anyOf": [{"type": "string", "enum": existing}, {"type": "string", "pattern": "^[^.]"}]}
     return {"name": name, "in": "path", "required": True, "schema": schema, "example": existing[0]}
 
 

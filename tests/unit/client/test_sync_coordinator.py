@@ -13,6 +13,7 @@ from mainstem.client.sync import (
     CursorExpired,
     LocalDB,
     LocalTransport,
+    LocalWrite,
     MemoryGateway,
     Op,
     Phase,
@@ -160,8 +161,11 @@ async def test_a_lost_reply_counts_once(gateway: MemoryGateway) -> None:
     with pytest.raises(Unreachable):
         await ada.sync.sync_once()
     assert ada.pending() == 1
+    status = ada.sync.status
+    assert (str(status.phase), status.online, status.error) == ("stopped", False, "Unreachable: the reply was lost")
     await ada.sync.sync_once()
     assert ada.pending() == 0
+    assert ada.sync.status.error is None
     assert len(gateway.deltas) == 1
 
 
@@ -324,8 +328,9 @@ async def test_broadcasts_arrive_without_a_pull(gateway: MemoryGateway) -> None:
 
 async def test_a_checkpoint_that_breaks_off_is_begun_again_and_moves_no_cursor(gateway: MemoryGateway) -> None:
     writer = Replica(gateway, "writer", push_max=5_000)
-    for number in range(2_500):
-        writer.tracker.insert("todos", f"r{number}", {"rank": number})
+    writer.tracker.batch(
+        [LocalWrite(Op.INSERT, "todos", f"r{number}", {"rank": number}) for number in range(2_500)]
+    )
     await writer.sync.sync_once()
 
     class BreaksOff(LocalTransport):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from bson.objectid import ObjectId
 
-from mainstem.client.delta import AsyncDeltaTable, DeltaTable, Storage, VersionMismatchError, create_storage
+from mainstem.client.delta import AsyncDeltaTable, DeltaTable, Storage, VersionMismatchError, create_storage, find
 from mainstem.documents import matches
 from mainstem.model.errors import Invalid, NotFound
 
@@ -309,3 +309,19 @@ async def test_the_same_awaited(storage: Storage) -> None:
     assert len(await table.query()) == 64
     assert sum([batch.num_rows async for batch in table.query_batches({"age": {"$lt": 30}})]) == 34
     assert await table.version() == 4
+
+
+def test_a_large_table_whole_is_the_same_rows(storage: Storage) -> None:
+    table = DeltaTable(storage, "large")
+    table.create(pa.schema([("n", pa.int64()), ("s", pa.string()), ("p", pa.int64())]), deletion_vectors=True)
+    for part in range(2):
+        numbers = range(part * 200_000, (part + 1) * 200_000)
+        table.write(pa.table({"n": numbers, "s": [f"{n * 7919 % 10**9:040d}" for n in numbers], "p": [part] * 200_000}))
+    table.delete({"n": {"$mod": [1000, 1]}})
+    assert sum(Path(path).stat().st_size for path in table.snapshot().file_uris()) > find.WHOLE_BYTES_MIN
+    whole = table.query_arrow()
+    assert whole.schema == pa.schema([("n", pa.int64()), ("s", pa.string()), ("p", pa.int64())])
+    # A condition that every row meets goes the other way.
+    assert whole.sort_by("n") == table.query_arrow({"n": {"$gte": 0}}).sort_by("n")
+    assert whole.num_rows == 399_600
+    assert table.snapshot(1).query_arrow(projection=["s"]).num_rows == 200_000

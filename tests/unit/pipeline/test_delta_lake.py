@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -10,12 +11,14 @@ from mainstem.client.delta import create_storage
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
+from mainstem.pipeline.deltaplace import Listing
 from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable
 from mainstem.pipeline.lake import Marks
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.evolution import plan_evolution
 from mainstem.tables.layout import STATE_COLUMNS
 from mainstem.tables.settings import TableSettings
+from tests.compat.catalog_server import Server
 
 NAME = TableName("ns.deep", "orders")
 SETTINGS = TableSettings.from_document({"format": "delta", "columns": {"u": "uuid"}})
@@ -90,3 +93,15 @@ def test_types_change_and_every_row_is_kept(lake: DeltaLake, table: DeltaLakeTab
     assert (row["n"], row["doc"], row["u"]) == ("1.0", '{"a":1}', uuid)
     # A version from before still shows what was there.
     assert lake.table(NAME).snapshot(2).query(projection=["n"]) == [{"n": 1}]
+
+
+def test_the_catalog_lists_every_table_once(tmp_path: Path) -> None:
+    with Server(tmp_path / "catalog", str(tmp_path / "warehouse")) as server:
+        listing = Listing(server.url, None)
+        lake = DeltaLake(create_storage(str(tmp_path / "delta")), SystemClock(), listing.enter)
+        for _ in range(2):
+            lake.create(NAME, STATE_COLUMNS)
+        # A process that starts anew enters them again.
+        Listing(server.url, None).enter(NAME, lake.storage.uri(lake.path(NAME)))
+        found = httpx.get(f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables").json()["identifiers"]
+        assert found == [{"namespace": ["ns", "deep"], "name": "orders"}]

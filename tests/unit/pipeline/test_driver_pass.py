@@ -22,7 +22,7 @@ from mainstem.pipeline.quickcatalog import QuickCatalog
 from mainstem.pipeline.quickcommit import QuickCommits
 from mainstem.pipeline.segments import SegmentFolder, TableSlice, slice_for
 from mainstem.runtime.clock import SystemClock
-from mainstem.tables.layout import HISTORY_COLUMNS, KINDS_PROPERTY, STATE_COLUMNS
+from mainstem.tables.layout import HISTORY_COLUMNS, KINDS_PROPERTY, STATE_COLUMNS, stored_name
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
 from tests.unit.pipeline.conftest import PLAIN_ROW, Log, sealed_events
 
@@ -46,15 +46,18 @@ _COLUMNS = {
 class Served:
     """A table of the catalog, made as the pipeline makes it, and drivers that write to it."""
 
-    def __init__(self, url: str, log: Any, side_jobs: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, url: str, log: Any, side_jobs: ThreadPoolExecutor, columns: dict[str, tuple[str, str]] | None = None
+    ) -> None:
+        self._columns = columns = columns or _COLUMNS
         self._url = url
         self._side_jobs = side_jobs
         self.log = log
         self.name: TableName = log.name("orders")
         self._catalog = RestCatalog("judge", uri=url)
         self._catalog.create_namespace_if_not_exists(self.name.namespace)
-        own = [(name, kind) for name, (kind, _) in _COLUMNS.items()]
-        kinds = {name: kind for name, (_, kind) in _COLUMNS.items()}
+        own = [(stored_name(name), kind) for name, (kind, _) in columns.items()]
+        kinds = {name: kind for name, (_, kind) in columns.items()}
         self._create(self.name, [*own, *STATE_COLUMNS], {KINDS_PROPERTY: json.dumps(kinds)})
         self._create(self.name.history, HISTORY_COLUMNS, {})
         self.driver = self.new_driver()
@@ -102,7 +105,7 @@ class Served:
         """The rows' own columns by key."""
         rows = self.rows()
         assert len({row["_key"] for row in rows}) == len(rows), "a key stands twice"
-        return {row["_key"]: {name: row[name] for name in _COLUMNS} for row in rows}
+        return {row["_key"]: {name: row[stored_name(name)] for name in self._columns} for row in rows}
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +154,16 @@ def test_every_value_that_json_can_hold_arrives(served: Served) -> None:
         doc = found[key].pop("doc")
         assert (None if doc is None else json.loads(doc)) == columns.pop("doc")
         assert found[key] == columns
+
+
+def test_odd_names_of_columns(catalog_url: str, tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    names = ["_key", "_file", "a.b", "with space", "back`tick", 'quo"te', "it's", "Ünï", "$x", "select"]
+    odd = dict.fromkeys(names, ("string", "string"))
+    served = Served(catalog_url, Log(tmp_path / "segments", tmp_path.name), threads, odd)
+    values = {name: f"value of {name}" for name in names}
+    assert served.write(served.log.change("1", values), served.log.change("2", dict.fromkeys(names)))
+    assert served.write(served.log.change("2", values))
+    assert served.values() == {"1": values, "2": values}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -120,7 +120,15 @@ class SyncCoordinator:
     async def sync_once(self) -> None:
         """Sync once, now. Raises what went wrong; a later try may mend it."""
         async with self._round:
-            await self._run_round()
+            try:
+                await self._run_round()
+            except Exception as error:
+                self._set_status(
+                    phase=Phase.STOPPED if self._task is None else Phase.RETRYING,
+                    online=not isinstance(error, Unreachable),
+                    error=f"{type(error).__name__}: {error}",
+                )
+                raise
 
     def hurry(self) -> None:
         """End the pause between two rounds, even one after a failure: the network may be back."""
@@ -255,7 +263,7 @@ class SyncCoordinator:
             asked_s = error.retry_after_s if isinstance(error, Overloaded) else 0.0
             delay_s = self._backoff.next_s(min(asked_s, RETRY_AFTER_S_MAX))
             self._retrying = True
-            self._fail(error, delay_s)
+            self._set_status(retry_at_ms=self._timing.clock.now_ms() + round(delay_s * 1000))
             # Only for show; the status says already what is wrong.
             with suppress(Exception):
                 await self._count()
@@ -302,14 +310,6 @@ class SyncCoordinator:
     async def _count(self) -> None:
         state = await self._do(self.db.state)
         self._set_status(pending=state.pending, dead_letters=state.dead)
-
-    def _fail(self, error: Exception, delay_s: float) -> None:
-        self._set_status(
-            phase=Phase.RETRYING,
-            online=not isinstance(error, Unreachable),
-            error=f"{type(error).__name__}: {error}",
-            retry_at_ms=self._timing.clock.now_ms() + round(delay_s * 1000),
-        )
 
     def _set_status(self, **change: Any) -> None:
         self.status = replace(self.status, **change)

@@ -5,7 +5,7 @@ client of a later spec may put into them what we do not know.
 """
 
 import hashlib
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -112,7 +112,7 @@ class ReportMetricsRequest(msgspec.Struct, frozen=True, rename="kebab"):
 
     report_type: str
     table_name: str
-    snapshot_id: int
+    snapshot_id: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
     metrics: Object
 
 

@@ -25,7 +25,7 @@ class Page(NamedTuple, Generic[T]):
 def paginate(entries: Sequence[T], key: Callable[[T], str], token: str | None, size: str | None) -> Page[T]:
     """Cut a listing that is sorted by `key`. Without a token (not even an empty one) the client wants all of it."""
     size_max = PAGE_SIZE_DEFAULT
-    if size:
+    if size is not None:
         if not (size.isascii() and size.isdecimal()) or int(size[:_DIGITS_MAX]) < 1:
             raise Invalid(f"pageSize is not a count. expected=1 or more got={size[:80]!r}")
         size_max = min(int(size[:_DIGITS_MAX]), PAGE_SIZE_MAX)

@@ -1,0 +1,90 @@
+"""What we write, with every feature in use, is read alike by delta-rs and DuckDB."""
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from duckdb_extensions import import_extension
+
+from mainstem.client.delta import DeltaTable, Storage, create_storage
+from tests.compat.delta_fixtures import ordered
+
+ROWS = [
+    {
+        "_id": str(n),
+        "n": n,
+        "ratio": n / 7,
+        "flag": n % 2 == 0,
+        "price": Decimal(n) / 4,
+        "day": dt.date(2024, 1, 1 + n % 28),
+        "at": dt.datetime(2024, 1, 1, n % 24, 0, 0, n, tzinfo=dt.UTC),
+        "data": bytes([n % 256]),
+        "tags": [n, "x"],
+        "p": ["a b", "é/=%", None][n % 3],
+    }
+    for n in range(200)
+]
+
+
+def partitioned(table: DeltaTable) -> None:
+    table.write(ROWS, partition_by=["p"])
+    table.upsert([{**ROWS[5], "p": "moved"}])
+    table.delete({"n": {"$gte": 150}})
+
+
+def vectors(table: DeltaTable) -> None:
+    table.write(ROWS, properties={"delta.enableDeletionVectors": "true"})
+    table.delete({"n": {"$mod": [3, 0]}})
+    table.update({"n": {"$lt": 20}}, {"$inc": {"n": 1000}, "$set": {"new": "column"}})
+    table.upsert([{"_id": str(n), "n": -n} for n in range(0, 200, 7)])
+
+
+def with_feed(table: DeltaTable) -> None:
+    table.write(ROWS, properties={"delta.enableChangeDataFeed": "true"})
+    table.upsert([{"_id": "1", "n": 5}, {"_id": "new", "n": 6}])
+    table.delete({"n": 100})
+
+
+def checkpointed(table: DeltaTable) -> None:
+    vectors(table)
+    table.checkpoint()
+    table.delete({"n": 50})
+
+
+def optimized(table: DeltaTable) -> None:
+    vectors(table)
+    table.write(ROWS[:5])
+    table.optimize()
+
+
+FEATURES: tuple[Callable[[DeltaTable], None], ...] = (partitioned, vectors, with_feed, checkpointed, optimized)
+
+
+@pytest.fixture(params=FEATURES, ids=lambda make: make.__name__)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> DeltaTable:
+    storage: Storage = create_storage(str(tmp_path))
+    made = DeltaTable(storage, "t")
+    request.param(made)
+    return made
+
+
+def ours(table: DeltaTable) -> list[Any]:
+    return ordered(table.query_arrow().to_pylist())
+
+
+def test_delta_rs(table: DeltaTable) -> None:
+    found = pa.RecordBatchReader.from_stream(table.delta_rs().scan()).read_all()
+    assert ordered(found.to_pylist()) == ours(table)
+
+
+def test_duckdb(table: DeltaTable) -> None:
+    connection = duckdb.connect()
+    import_extension("delta", con=connection)
+    connection.load_extension("delta")
+    found = connection.execute(f"SELECT * FROM delta_scan('{table.uri}')").to_arrow_table()
+    assert ordered(found.to_pylist()) == ours(table)
