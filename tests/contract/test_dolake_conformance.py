@@ -6,7 +6,9 @@ row says so and why.
 """
 
 import asyncio
+import base64
 import itertools
+import random
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -500,13 +502,17 @@ async def test_connections_per_second_and_per_subnet(tmp_path: Path) -> None:
 
 async def test_buffer_full_load_shedding_and_buffered_in_order(tmp_path: Path) -> None:
     """Backpressure by bytes on disk: nothing carries them away here, so they add up."""
-    config = msgspec.structs.replace(ALONE, log=LogConfig(buffer_bytes_max=100_000, flush_interval_s=1000))
+    log = LogConfig(buffer_bytes_max=100_000, flush_bytes=99_000, flush_interval_s=1000)
+    config = msgspec.structs.replace(ALONE, log=log)
     seen: list[str] = []
+    # What is sealed becomes smaller, but not by much.
+    rng = random.Random(1)
     async with gateway_on_socket(tmp_path, gateway_config=config) as (_, url):
-        for number, priority in itertools.product(range(1, 100), ("low", "normal", "high")):
+        for number, priority in itertools.product(range(1, 400), ("low", "normal", "high")):
             async with Wire(url) as wire:
                 source = f"{priority}-{number}"
-                answer = await wire.ask(batch(source, 1, [event(after={"x": "y" * 300})], priority=priority))
+                row = {"x": base64.b85encode(rng.randbytes(1_000)).decode()}
+                answer = await wire.ask(batch(source, 1, [event(after=row)], priority=priority))
                 delayed = "suggestedDelayMs" in answer.get("details", {})
                 told = answer.get("reason") or f"{answer['status']}{', delayed' if delayed else ''}"
                 if answer["type"] == "nack":
@@ -514,6 +520,8 @@ async def test_buffer_full_load_shedding_and_buffered_in_order(tmp_path: Path) -
                     told += "" if told == "buffer_full" else f" {priority}"
                 if told not in seen:
                     seen.append(told)
+                if told == "buffer_full":
+                    break
     assert seen == [
         "ok", "ok, delayed", "buffered, delayed", "load_shedding low", "load_shedding normal", "buffer_full",
     ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Decides which tables are maintained and when, and queues it. The pipeline does it.
 
-Every table is looked at each `interval_s`; one that has gathered `max_files` new files, or many more snapshots than
+Every table is looked at each `interval_s`; one that has gathered `new_files_max` files, or many more snapshots than
 it may keep, does not wait for that. What there is to gain is read from the manifests, by the rule that the pipeline
 itself works by.
 """
@@ -210,7 +210,7 @@ class Maintainer:
             return True
         if len(document["snapshots"]) > 1.2 * self._settings.snapshots_max:
             return True
-        return _files_of(document, snapshot_id) - files_then >= self._settings.max_files
+        return _files_of(document, snapshot_id) - files_then >= self._settings.new_files_max
 
     def _last_run_ms(self, name: TableName) -> int:
         ended = [job.finished_ms or 0 for job in self._jobs.all() if job.table == str(name) and job.state in ENDED]

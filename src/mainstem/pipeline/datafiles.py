@@ -10,15 +10,21 @@ from pathlib import Path
 import pyarrow as pa
 
 from mainstem.pipeline.driver_sql import DriverSql, name_of, text_of
+from mainstem.tables.parquet import ROW_GROUP_BYTES_DEFAULT, Codec, WriterOptions
 
-# As in the tables' properties: a batch is read again soon, and higher levels save little.
-_COMPRESSION = "COMPRESSION zstd, COMPRESSION_LEVEL 1"
+# Where a table asks for none: a batch is read again soon, and higher levels save little.
+_ZSTD_LEVEL = 1
 # Values that hardly repeat are given up on early; the dictionary of a column that does is smaller than this.
 _DICTIONARY_VALUES_MAX = 10_000
 
 
 def write_rows(
-    sql: DriverSql, path: Path, field_ids: Mapping[str, int], query: str, tables: Mapping[str, pa.Table]
+    sql: DriverSql,
+    path: Path,
+    field_ids: Mapping[str, int],
+    query: str,
+    tables: Mapping[str, pa.Table],
+    parquet: WriterOptions,
 ) -> bool:
     """Write a query's rows, whose columns are those with an id; False, and no file, where there are none.
 
@@ -26,7 +32,10 @@ def write_rows(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = ", ".join(f"{name_of(name)}: {field_id}" for name, field_id in field_ids.items())
-    options = f"FORMAT parquet, {_COMPRESSION}, DICTIONARY_SIZE_LIMIT {_DICTIONARY_VALUES_MAX}, FIELD_IDS {{{ids}}}"
+    options = (
+        f"FORMAT parquet, {_parquet_options(parquet)}, DICTIONARY_SIZE_LIMIT {_DICTIONARY_VALUES_MAX},"
+        f" FIELD_IDS {{{ids}}}"
+    )
     written: tuple[int, ...] | None = None
     with sql.cursor() as cursor:
         for name, arrow in tables.items():
@@ -37,3 +46,15 @@ def write_rows(
             if not (written and written[0]):
                 path.unlink(missing_ok=True)
     return bool(written and written[0])
+
+
+def _parquet_options(parquet: WriterOptions) -> str:
+    """What a table asks for, in DuckDB's words. It cuts row groups by rows, in pieces of its vectors' size."""
+    parts = [f"COMPRESSION {'uncompressed' if parquet.codec is Codec.NONE else parquet.codec}"]
+    if parquet.codec is Codec.ZSTD:
+        parts.append(f"COMPRESSION_LEVEL {parquet.level or _ZSTD_LEVEL}")
+    if parquet.row_group_rows is not None:
+        parts.append(f"ROW_GROUP_SIZE {parquet.row_group_rows}")
+    elif parquet.row_group_bytes != ROW_GROUP_BYTES_DEFAULT:
+        parts.append(f"ROW_GROUP_SIZE_BYTES {parquet.row_group_bytes}")
+    return ", ".join(parts)

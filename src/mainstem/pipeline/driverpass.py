@@ -32,6 +32,7 @@ from mainstem.pipeline.quickcommit import QuickCommits, new_data_location
 from mainstem.pipeline.segments import Segment, TableSlice
 from mainstem.tables.evolution import Evolution, plan_evolution
 from mainstem.tables.layout import KEY, POSITION
+from mainstem.tables.parquet import writer_options
 from mainstem.tables.settings import TableSettings
 
 _HISTORY = (
@@ -160,7 +161,7 @@ class DriverPass:
         """A query's rows as a data file of the table's; none where there are no rows."""
         location = new_data_location(table)
         path = Path(local_path(location) or "")
-        if not write_rows(self._sql, path, table.field_ids(), query, tables):
+        if not write_rows(self._sql, path, table.field_ids(), query, tables, writer_options(table.properties)):
             return []
         return [self._commits.data_file(table, location, path)]
 

@@ -40,6 +40,7 @@ from mainstem.pipeline.lake import Marks
 from mainstem.pipeline.lookup import LiveFiles
 from mainstem.pipeline.quickcatalog import QuickCatalog, QuickTable
 from mainstem.runtime.clock import Clock
+from mainstem.tables.parquet import writer_options
 
 # From so many manifests of a kind on they are written together into one, as Iceberg's own default has it.
 MANIFESTS_MAX = 100
@@ -119,7 +120,8 @@ class QuickCommits:
         location = new_data_location(table, "-deletes")
         path = _path(location)
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(places.cast(DELETE_SCHEMA), path, compression="zstd", store_schema=False)
+        codec = str(writer_options(table.properties).codec)
+        pq.write_table(places.cast(DELETE_SCHEMA), path, compression=codec, store_schema=False)
         # Whole, so that a reader can tell which data files it is not about. The places are sorted.
         first, last = (places["file_path"][row].as_py().encode() for row in (0, -1))
         return DataFile.from_args(

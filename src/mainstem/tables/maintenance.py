@@ -31,7 +31,8 @@ class MaintenanceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     target_file_bytes: Positive = 128 * MIB
     auto: bool = True
     interval_s: Seconds = 3600.0
-    # How often tables are looked at for `max_files` small files, which do not wait for the interval.
+    # A table with so many new files does not wait for the interval; this is how often that is looked for.
+    new_files_max: Positive = 300
     check_s: Seconds = 30.0
     # Deleted rows in a partition, as a share of its rows, from which large files are rewritten too.
     deleted_share: Share = 0.1
