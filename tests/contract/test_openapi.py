@@ -22,7 +22,7 @@ from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 
 ALONE = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))
-EXAMPLES = int(os.environ.get("EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "8"))
 TIMEOUT_S = 60
 BOUNDED = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
