@@ -52,6 +52,16 @@ async def pull(client: httpx.AsyncClient, since: int = 0, limit: int = 0, gatewa
     return sync.decode_response(answer.content)
 
 
+async def pull_all(client: httpx.AsyncClient, pages: list[sync.SyncResponse] | None = None) -> list[sync.RowDelta]:
+    """Every delta there is, page by page; the pages go to `pages`."""
+    pages = [] if pages is None else pages
+    cursor = 0
+    while not pages or pages[-1].has_more:
+        pages.append(await pull(client, cursor, limit=10_000))
+        cursor = pages[-1].server_hlc
+    return [each for page in pages for each in page.deltas]
+
+
 async def test_a_push_reaches_a_pull_once_also_after_a_restart(tmp_path: Path) -> None:
     first, late = delta("r1", now(), title=b'"milk"', done=b"null"), delta("r1", 5, title=b'"old"')
     async with client_of(tmp_path) as client:
@@ -243,7 +253,7 @@ async def test_mutated_pushes_are_refused_by_name_or_are_what_they_say(tmp_path:
             assert (await client.get(f"/sync/{gateway}/pull")).status_code in (400, 404)
         huge = delta("r9", now(2), blob=b'"' + b"x" * (8 * 1024 * 1024) + b'"')
         assert (await push(client, huge)).status_code == 200
-        found = list((await pull(client, limit=10_000)).deltas)
+        found = await pull_all(client)
         assert huge in found
         for each in found:
             made = sync.delta_id(
@@ -263,15 +273,9 @@ async def test_large_deltas_come_in_pages_that_fit_a_message(tmp_path: Path) -> 
         for each in made:
             assert (await push(client, each)).status_code == 200
     async with client_of(tmp_path) as client:
-        found: list[sync.RowDelta] = []
-        cursor = pages = 0
-        while True:
-            page = await pull(client, cursor, limit=10_000)
-            found, cursor, pages = [*found, *page.deltas], page.server_hlc, pages + 1
-            if not page.has_more:
-                break
-        assert found == made
-        assert pages >= 4
+        pages: list[sync.SyncResponse] = []
+        assert await pull_all(client, pages) == made
+        assert len(pages) >= 4
 
 
 async def test_a_client_that_reads_no_replies_is_not_served_without_end(tmp_path: Path) -> None:
