@@ -15,7 +15,7 @@ from mainstem.admission.principal import ANYONE, Principal
 from mainstem.admission.rates import Rates
 from mainstem.model.batch import Admitted, Batch
 from mainstem.model.errors import Invalid
-from mainstem.model.names import TableName, parse_table_name
+from mainstem.model.names import RULES_TABLE, TableName, parse_table_name
 from mainstem.runtime.clock import SystemClock
 
 
@@ -68,6 +68,8 @@ class Gate:
 
     def _parse(self, name: str) -> TableName:
         parsed = parse_table_name(name)
+        if parsed.table == RULES_TABLE:
+            raise Invalid(f"table name is reserved for the rules of a sync gateway. got={name!r}")
         if len(self._names) >= self.limits.names_cached_max:
             self._names.clear()
         self._names[name] = parsed

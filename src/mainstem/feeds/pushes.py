@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from mainstem.admission import Intake
 from mainstem.feeds.feeds import Feeds
-from mainstem.feeds.rules import RULES_TABLE
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.tap import DeltaBatch
 from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.errors import Overloaded
+from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import BadDelta, SyncPush, check_push, join_push, push_part, tables_of

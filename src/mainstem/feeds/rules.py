@@ -16,8 +16,7 @@ import msgspec
 
 from mainstem.model.errors import Invalid
 
-# Rules are rows of this table of the gateway: through the same log, in the order of everything else.
-RULES_TABLE = "sync_rules"
+# Rules are a row of `RULES_TABLE` of the gateway: through the same log, in the order of everything else.
 RULES_ROW = "rules"
 RULES_COLUMN = "document"
 BUCKETS_MAX = 100

@@ -8,12 +8,13 @@ import msgspec
 from mainstem.feeds.checkpoints import Checkpoint, CheckpointRow, Checkpoints, pieces_of
 from mainstem.feeds.feeds import PULL_DEFAULT, PULL_MAX, Feeds, Page
 from mainstem.feeds.pushes import Pushes
-from mainstem.feeds.rules import RULES_COLUMN, RULES_ROW, RULES_TABLE, Rules, read_rules
+from mainstem.feeds.rules import RULES_COLUMN, RULES_ROW, Rules, read_rules
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.shadow import Shadow
 from mainstem.feeds.shadows import Shadows
 from mainstem.feeds.views import page_for, sees_now, visible_entries
 from mainstem.model.hlc import HlcClock
+from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mainstem.feeds.entries import Entry
-from mainstem.feeds.rules import EVERYTHING, RULES_COLUMN, RULES_ROW, RULES_TABLE, Rules, View, read_rules
+from mainstem.feeds.rules import EVERYTHING, RULES_COLUMN, RULES_ROW, Rules, View, read_rules
 from mainstem.model.errors import Invalid, Overloaded
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Cell, Row, Stamp, join
+from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.sync import Op, RowDelta, decode_response, parse_value
 

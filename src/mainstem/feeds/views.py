@@ -9,9 +9,10 @@ from typing import Any
 
 from mainstem.feeds.checkpoints import deltas_of_row
 from mainstem.feeds.entries import Entry
-from mainstem.feeds.rules import RULES_TABLE, View
+from mainstem.feeds.rules import View
 from mainstem.feeds.shadow import Seen, Shadow, ShadowRow
 from mainstem.model.errors import Invalid
+from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.sync import Op, RowDelta, encode_delta
 

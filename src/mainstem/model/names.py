@@ -8,6 +8,8 @@ from mainstem.model.errors import Invalid
 DEFAULT_NAMESPACE = "default"
 HISTORY_SUFFIX = "_history"
 DEAD_LETTERS_SUFFIX = "_dead_letters"
+# Who sees which rows of a sync gateway. The server alone writes it, in the gateway's namespace.
+RULES_TABLE = "sync_rules"
 NAME_LENGTH_MAX = 128
 DEPTH_MAX = 8
 
