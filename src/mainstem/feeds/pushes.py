@@ -12,6 +12,7 @@ from mainstem.feeds.tap import DeltaBatch
 from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.errors import Overloaded
+from mainstem.model.hlc import Hlc
 from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
@@ -98,6 +99,7 @@ class Pushes:
                         payload=gateway.encode() + b"\0" + payload,
                         fingerprint=zlib.crc32(payload),
                         tables=tables_of(gateway, fresh),
+                        hlc_max=Hlc(max(delta.hlc for delta in fresh)),
                         gateway=gateway,
                         deltas=tuple(fresh),
                         parts=tuple(kept),

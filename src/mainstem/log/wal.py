@@ -228,6 +228,7 @@ class WalWriter:
         headers: list[BatchHeader] = []
         buffers: list[frames.Buffer] = []
         for batch, _, _ in group:
+            self._hlc.last = max(self._hlc.last, batch.hlc_max)
             header = BatchHeader(
                 first=position,
                 count=batch.count,

@@ -45,6 +45,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fingerprint: int
     tables: frozenset[TableName]
     priority: Priority = Priority.NORMAL
+    # The highest clock of changes that bring their own: what the log stamps from here on comes after it, also where the
+    # writer's clock runs ahead of ours.
+    hlc_max: Hlc = Hlc(0)
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):

@@ -3,12 +3,15 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.log import Log, LogSettings, SegmentInfo
+from mainstem.model.batch import Admitted
 from mainstem.model.errors import Conflict, Corrupt, Invalid, Overloaded
+from mainstem.model.hlc import pack
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import ManualClock
 from tests.unit.log.log_fixtures import Diary, InlineSealer, batch, event, quiet, raw_batch
@@ -40,6 +43,19 @@ async def test_clocks_and_positions_go_on_after_a_restart(tmp_path: Path) -> Non
     after = await log.append(batch(2))
     assert after.first == before.last + 1
     assert after.hlc_first > before.hlc_first + 1
+    await log.close()
+
+
+async def test_what_is_stamped_comes_after_every_clock_that_was_brought(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = await opened(quiet(tmp_path), clock=clock)
+    ahead = pack(clock.now_ms() + 4_000, 7)
+    brought = await log.append(Admitted(msgspec.structs.replace(batch(1).batch, hlc_max=ahead)))
+    after = await log.append(batch(2))
+    assert ahead < brought.hlc_first < after.hlc_first
+    await log.close()
+    log = await opened(quiet(tmp_path), clock=clock)
+    assert (await log.append(batch(3))).hlc_first > after.hlc_first
     await log.close()
 
 
