@@ -22,7 +22,7 @@ REPEATS = 5
 SCAN = "SELECT count(*), sum(qty) FROM lake.default.events"
 CONFIG = Config(
     server=ServerConfig(port=0),
-    log=LogConfig(flush_events=10**9, flush_bytes=10**12, flush_interval_s=10**6, flush_age_s=10**6),
+    log=LogConfig(flush_events=10**9, flush_bytes=1 << 31, flush_interval_s=10**6, flush_age_s=10**6),
     compaction=MaintenanceSettings(auto=False),
 )
 
