@@ -33,7 +33,10 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
     async with ServerProcess(folder, CONFIG) as server, httpx.AsyncClient(base_url=server.url, timeout=600) as http:
         await until_running(server)
         for number in range(batches):
-            await send([Plan(url=server.ws_url, source=f"b{number}", batches=size // 500, keys=keys, seed=number)])
+            plan = Plan(
+                url=server.ws_url, source=f"b{number}", connections=1, batches=size // 500, keys=keys, seed=number
+            )
+            await send([plan])
             assert (await server.flush(timeout_s=300))["complete"]
         before = await _look(http, server)
         began_s = time.perf_counter()
