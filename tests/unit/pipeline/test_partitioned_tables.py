@@ -1,0 +1,208 @@
+"""Partitions of every kind, evolving under upserts, read alike by three readers; and what footers say."""
+
+import datetime as dt
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from mainstem.catalog.files import LocalFiles
+from mainstem.catalog.inventory import Inventories
+from mainstem.pipeline.compaction import plan_files
+from mainstem.pipeline.declared import bring_up_to_date
+from mainstem.pipeline.maintenance import Maintenance
+from mainstem.pipeline.turns import Turns
+from mainstem.pipeline.upsert import BranchUpsert
+from mainstem.query.sandbox import extension_file
+from mainstem.runtime.clock import SystemClock
+from mainstem.tables.maintenance import MaintenanceSettings, Step
+from mainstem.tables.settings import TableSettings
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+COLUMNS = {"ts": "timestamptz", "d": "date", "country": "string", "n": "long"}
+START = dt.datetime(2026, 1, 30, 22, tzinfo=dt.UTC)
+EVERY_KIND = ["hour(ts)", "month(d)", "bucket(4, _key)", "truncate(2, country)", "identity(n) as number"]
+
+
+def settings(*partition: str, **more: Any) -> TableSettings:
+    return TableSettings.from_document({"columns": COLUMNS, "partition": list(partition), **more})
+
+
+def row(draw: random.Random) -> dict[str, Any]:
+    when = START + dt.timedelta(hours=draw.randrange(72))
+    return {
+        "ts": when.isoformat(),
+        "d": str(when.date()),
+        "country": draw.choice(["chad", "cuba", "peru", None]),
+        "n": draw.randrange(3),
+    }
+
+
+def metadata_location(bench: Any, table: str = "orders") -> str:
+    location = bench.lake.load(bench.name(table)).java.operations().current().metadataFileLocation()
+    return str(location).removeprefix("file:")
+
+
+def by_duckdb(bench: Any) -> dict[str, tuple[Any, ...]]:
+    connection = duckdb.connect()
+    for name in ("avro", "iceberg"):
+        connection.execute(f"LOAD '{extension_file(name)}'")
+    sql = f"SELECT _key, epoch_us(ts), d, country, n FROM iceberg_scan('{metadata_location(bench)}')"
+    return {key: values for key, *values in connection.execute(sql).fetchall()}  # type: ignore[misc]
+
+
+def by_pyiceberg(bench: Any) -> dict[str, list[Any]]:
+    from pyiceberg.table import StaticTable
+
+    found = StaticTable.from_metadata(metadata_location(bench)).scan().to_arrow().to_pylist()
+    return {each["_key"]: [_us(each["ts"]), each["d"], each["country"], each["n"]] for each in found}
+
+
+def by_spark(bench: Any) -> dict[str, list[Any]]:
+    bench.lake.load(bench.name("orders"))
+    rows = bench.spark.sql(
+        f"SELECT _key, unix_micros(ts) AS ts, d, country, n FROM {bench.lake.identifier(bench.name('orders'))}"
+    ).collect()
+    assert len({each["_key"] for each in rows}) == len(rows), "a key stands twice"
+    return {each["_key"]: [each["ts"], each["d"], each["country"], each["n"]] for each in rows}
+
+
+def _us(value: dt.datetime) -> int:
+    return round(value.timestamp() * 1_000_000)
+
+
+def expected_of(model: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
+    return {
+        key: [
+            _us(dt.datetime.fromisoformat(each["ts"])),
+            dt.date.fromisoformat(each["d"]),
+            each["country"],
+            each["n"],
+        ]
+        for key, each in model.items()
+    }
+
+
+def test_upserts_are_right_over_specs_that_evolve(bench: Any) -> None:
+    draw = random.Random(7)
+    model: dict[str, dict[str, Any]] = {}
+    specs: list[tuple[str, ...]] = [(), ("bucket(3, _key)",), ("day(ts) as dt", "bucket(2, _key)"), ("country",)]
+    for spec in specs:
+        wanted = settings(*spec)
+        bring_up_to_date(bench.lake, bench.name("orders"), wanted)
+        changes = []
+        for key in draw.sample(range(60), 45):
+            if draw.random() < 0.2:
+                model.pop(str(key), None)
+                changes.append(bench.change(str(key), None))
+            else:
+                model[str(key)] = row(draw)
+                changes.append(bench.change(str(key), model[str(key)]))
+        bench.seal(*changes)
+        # Once by plain SQL, as tables of version 3 are written, and otherwise as all the others are.
+        bench.catch_up(settings=wanted, upsert=BranchUpsert() if spec == specs[2] else None)
+    expected = expected_of(model)
+    table = bench.lake.load(bench.name("orders"))
+    assert table.java.specs().size() == len(specs)
+    assert len({int(file.specId()) for file in (task.file() for task in plan_files(table).tasks.values())}) >= 3
+    assert by_spark(bench) == expected
+    assert {key: list(values) for key, values in by_duckdb(bench).items()} == expected
+    assert by_pyiceberg(bench) == expected
+    # Compaction brings every file to the present spec, and changes no row.
+    eager = MaintenanceSettings(min_files=2, deleted_share=0.01)
+    Maintenance(bench.lake, Turns(), eager, SystemClock()).run(bench.name("orders"), [Step.COMPACT, Step.DELETES])
+    assert by_spark(bench) == expected
+    assert {key: list(values) for key, values in by_duckdb(bench).items()} == expected
+    assert by_pyiceberg(bench) == expected
+
+
+def test_every_kind_of_partition_and_its_name(bench: Any) -> None:
+    wanted = settings(*EVERY_KIND, history_partition=["day(_time)", "year(_source_time)", "bucket(2, _key)"])
+    draw = random.Random(3)
+    model = {str(key): row(draw) for key in range(20)}
+    bench.seal(*(bench.change(key, each) for key, each in model.items()))
+    bench.catch_up(settings=wanted)
+    table = bench.lake.load(bench.name("orders"))
+    names = {field.name() for field in table.java.spec().fields()}
+    assert names == {"ts_hour", "d_month", "_key_bucket_4", "country_trunc_2", "number"}
+    # The gateway names partitions as Iceberg itself does.
+    by_java = {facts.path: facts.partition for facts in plan_files(table).facts}
+    document = json.loads(Path(metadata_location(bench)).read_bytes())
+    by_python = {facts.path: facts.partition for facts in Inventories(LocalFiles().file_io).take(document).files}
+    assert by_python == by_java and len(set(by_java.values())) > 5
+    assert by_spark(bench) == expected_of(model)
+    history = bench.lake.load(bench.name("orders_history"))
+    names = {field.name() for field in history.java.spec().fields()}
+    assert names == {"_time_day", "_source_time_year", "_key_bucket_2"}
+
+
+def test_a_field_waits_for_its_column_and_a_type_that_does_not_fit_is_left_out(bench: Any) -> None:
+    wanted = TableSettings.from_document({"partition": ["bucket(2, city)", "truncate(10, size)"]})
+    bench.seal(bench.change("1", {"a": 1, "city": None}))
+    bench.catch_up(settings=wanted)
+    table = bench.lake.load(bench.name("orders"))
+    assert table.java.spec().isUnpartitioned()
+    bench.seal(bench.change("2", {"a": 2, "city": "Oslo", "size": 15}))
+    bench.catch_up(settings=wanted)
+    table.refresh()
+    assert {field.name() for field in table.java.spec().fields()} == {"city_bucket_2", "size_trunc_10"}
+    # A number becomes text by a rewrite; truncate can be taken of it too. Double cannot: the field goes.
+    bench.seal(bench.change("3", {"a": 3, "city": "Rome", "size": 0.5}))
+    bench.catch_up(settings=wanted)
+    table.refresh()
+    assert {field.name() for field in table.java.spec().fields()} == {"city_bucket_2"}
+    assert {key: each["size"] for key, each in bench.values().items()} == {"1": None, "2": 15.0, "3": 0.5}
+
+
+@pytest.mark.parametrize("codec", ["snappy", "gzip", "zstd"])
+def test_footers_say_what_was_set_on_every_way_of_writing(bench: Any, codec: str) -> None:
+    parquet = {"compression": codec, "row_group_rows": 200, "target_file_bytes": 64 * 1024}
+    wanted = TableSettings.from_document({"parquet": parquet})
+    for number in range(2):
+        bench.seal(*(bench.change(str(key), {"n": number, "t": f"{key:x}" * 50}) for key in range(1000)))
+        bench.catch_up(settings=wanted)
+    table = bench.lake.load(bench.name("orders"))
+    planned = plan_files(table)
+    deletes = [str(each.location()) for each in planned.deletes.values()]
+    assert deletes and all(_codec(path) == codec for path in deletes)
+    _check_footers([facts.path for facts in planned.facts], codec)
+    history = bench.lake.load(bench.name("orders_history"))
+    _check_footers([facts.path for facts in plan_files(history).facts], codec)
+    # And once more by compaction.
+    eager = MaintenanceSettings(min_files=2)
+    Maintenance(bench.lake, Turns(), eager, SystemClock()).run(bench.name("orders"), [Step.COMPACT])
+    _check_footers([facts.path for facts in plan_files(table).facts], codec)
+
+
+def test_another_codec_holds_for_what_is_written_from_then_on(bench: Any) -> None:
+    for codec in ("zstd", "snappy"):
+        wanted = TableSettings.from_document({"parquet": {"compression": codec}})
+        bring_up_to_date(bench.lake, bench.name("orders"), wanted)
+        bench.seal(bench.change(codec, {"n": 9}))
+        bench.catch_up(settings=wanted)
+    table = bench.lake.load(bench.name("orders"))
+    assert sorted(_codec(facts.path) for facts in plan_files(table).facts) == ["snappy", "zstd"]
+
+
+def _codec(location: str) -> str:
+    footer = pq.read_metadata(location.removeprefix("file:"))
+    (codec,) = {
+        footer.row_group(group).column(column).compression.lower()
+        for group in range(footer.num_row_groups)
+        for column in range(footer.num_columns)
+    }
+    return str(codec)
+
+
+def _check_footers(locations: list[str], codec: str) -> None:
+    assert locations
+    for location in locations:
+        footer = pq.read_metadata(location.removeprefix("file:"))
+        assert _codec(location) == codec
+        rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+        assert max(rows) <= 200 and all(count == 200 for count in rows[:-1]), rows
