@@ -22,8 +22,8 @@ from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.settings import TableSettings
 
-# On demand for now: a column that is truncated by its partition and turns from whole numbers to fractions stops its table,
-# which the third of these tests shows; those after it have not been seen to run.
+# On demand for now: a column that is truncated by its partition and turns from whole numbers to fractions stops its
+# table, which the third of these tests shows; those after it have not been seen to run.
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
 
 COLUMNS = {"ts": "timestamptz", "d": "date", "country": "string", "n": "long"}
