@@ -12,16 +12,15 @@ It decodes, calls and encodes. What there is to do comes from a `Maintaining`, w
 from typing import Annotated, Any, Protocol
 
 import msgspec
-from litestar import Request, Response, Router, delete, get, post
+from litestar import Response, Router, delete, get, post
 from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 
-from mainstem.model import Conflict, Invalid, MainstemError, NotFound, Overloaded
+from mainstem.doors.refusals import ErrorAnswer, failed, refused
+from mainstem.model import MainstemError
 from mainstem.tables.maintenance import Step
 from mainstem.wire.jobs import Job, JobNews, JobOrder, JobState
-
-AnyRequest = Request[Any, Any, Any]
 
 WAIT_S_MAX = 600.0
 POLL_S_MAX = 30.0
@@ -151,21 +150,8 @@ class Maintaining(Protocol):
         """The pipeline tells of its work."""
 
 
-class Failed(msgspec.Struct, frozen=True):
-    """What went wrong: `reason` is a stable word that a program can act on."""
-
-    message: str
-    reason: str
-
-
-class FailedAnswer(msgspec.Struct, frozen=True):
-    """Every answer that is no result."""
-
-    error: Failed
-
-
 _ERRORS = {
-    code: ResponseSpec(data_container=FailedAnswer, description=text, generate_examples=False)
+    code: ResponseSpec(data_container=ErrorAnswer, description=text, generate_examples=False)
     for code, text in (
         (400, "The request is wrong"),
         (404, "The table or the job does not exist"),
@@ -235,32 +221,3 @@ def compaction_router(app: Maintaining) -> Router:
         route_handlers=[candidates, run, auto, metrics, jobs, job, cancel, take, tell],
         exception_handlers={MainstemError: failed, HTTPException: refused},
     )
-
-
-def failed(request: AnyRequest, error: MainstemError) -> Response[FailedAnswer]:
-    """An error as this door answers it."""
-    del request
-    code, headers = 500, {}
-    match error:
-        case Invalid():
-            code = 400
-        case NotFound():
-            code = 404
-        case Conflict():
-            code = 409
-        case Overloaded():
-            code, headers = 503, {"Retry-After": str(max(1, round(error.retry_after_s)))}
-    reason = getattr(error, "reason", None) or type(error).__name__.lower()
-    body = FailedAnswer(Failed(message=str(error), reason=reason))
-    return Response(body, status_code=code, headers=headers, media_type="application/json")
-
-
-def refused(request: AnyRequest, error: HTTPException) -> Response[FailedAnswer]:
-    """A request that did not even reach the app, in the same form."""
-    del request
-    details = "; ".join(
-        f"{each.get('key', '')}: {each.get('message', '')}" for each in error.extra or () if isinstance(each, dict)
-    )
-    message = f"{error.detail}{'. ' + details if details else ''}"
-    body = FailedAnswer(Failed(message=message, reason="invalid_format"))
-    return Response(body, status_code=error.status_code, headers=error.headers, media_type="application/json")
