@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mainstem.model import DEFAULT_NAMESPACE, Invalid, TableName
-from mainstem.query.statement import Kind, Parser, Statement
+from mainstem.query.statement import Kind, Parser, Statement, nodes_of
 
 VIEW_PREFIX = "mainstem_view_"
 
@@ -88,9 +88,7 @@ class Unportable(Invalid):
         super().__init__(f"the statement cannot run on Spark as it is. got={what}", reason="not_portable")
 
 
-def spark_statement(
-    parser: Parser, statement: Statement, bound: Collection[TableName] = frozenset()
-) -> SparkStatement:
+def spark_statement(parser: Parser, statement: Statement, bound: Collection[TableName] = frozenset()) -> SparkStatement:
     """Write a checked SELECT for Spark. `bound` are the tables that it reads. Raises Unportable."""
     if statement.kind is not Kind.SELECT:
         raise Unportable(str(statement.kind))
@@ -99,7 +97,7 @@ def spark_statement(
     tree = parser.tree(statement.sql)
     views: dict[str, TableName] = {}
     aliases: dict[tuple[str, str], str] = {}
-    nodes = list(_nodes(tree))
+    nodes = list(nodes_of(tree))
     ctes = {entry["key"].lower() for node in nodes for entry in (node.get("cte_map") or {}).get("map") or []}
     for node in nodes:
         _check(node)
@@ -110,17 +108,6 @@ def spark_statement(
     _name_columns(parser, tree)
     text = parser.text(tree)
     return SparkStatement("".join(_spark_tokens(text)), views)
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    stack = [tree]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            yield value
-            stack.extend(value.values())
-        elif isinstance(value, list):
-            stack.extend(value)
 
 
 def _check(node: dict[str, Any]) -> None:
@@ -305,4 +292,3 @@ def spark_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Unportable(f"the name {name[:64]!r}")
     return "`" + name.replace("`", "``") + "`"
-

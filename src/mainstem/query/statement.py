@@ -139,7 +139,7 @@ def _is_listing(tree: dict[str, Any]) -> bool:
 def _check_tree(tree: dict[str, Any]) -> tuple[frozenset[TableName], frozenset[TableName]]:
     written: list[tuple[str, str, str]] = []
     ctes: set[str] = set()
-    for node in _nodes(tree):
+    for node in nodes_of(tree):
         _check_node(node)
         if node.get("type") == "BASE_TABLE":
             written.append((node.get("catalog_name") or "", node.get("schema_name") or "", node["table_name"]))
@@ -197,7 +197,8 @@ def _check_function(node: dict[str, Any]) -> None:
         raise Denied(f"a function is called by its plain name. got={node.get('schema')}.{name}")
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+def nodes_of(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every node of a parsed statement."""
     # A stack, not recursion: the depth of the tree is the caller's choice.
     stack = [tree]
     while stack:
