@@ -119,6 +119,8 @@ class Parser:
             raise Invalid(f"the statement is too long. expected=at most {SQL_LENGTH_MAX} got={len(sql)} characters")
         if "\x00" in sql:
             raise Invalid("the statement has a NUL character", reason="sql_syntax")
+        if any("\ud800" <= character <= "\udfff" for character in sql):
+            raise Invalid("the statement has half a character: a lone surrogate", reason="sql_syntax")
         sql = _quote_default(sql)
         kind = Kind.SELECT
         if explain := _EXPLAIN.match(sql):
