@@ -53,7 +53,7 @@ def said(deltas: list[sync.RowDelta]) -> set[Any]:
 
 
 def test_pieces_say_what_the_rows_are(checkpoint: Checkpoint) -> None:
-    pieces = [sync.decode_response(piece) for piece in pieces_of(checkpoint, None)]
+    pieces = [sync.decode_response(piece) for piece in pieces_of(checkpoint)]
     assert [piece.has_more for piece in pieces] == [True] * (len(pieces) - 1) + [False]
     assert {piece.server_hlc for piece in pieces} == {42}
     found: dict[str, list[sync.RowDelta]] = {}
