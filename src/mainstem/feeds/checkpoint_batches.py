@@ -72,7 +72,8 @@ def _parts(rows: pa.BinaryArray, bytes_max: int) -> list[bytes]:
     data = memoryview(rows.buffers()[2])
     parts, start = [], 0
     while start < ends[-1]:
-        end = int(ends[min(np.searchsorted(ends, start + bytes_max), len(ends) - 1)])
+        last = min(int(np.searchsorted(ends, start + bytes_max)), len(ends) - 1)
+        end = int(ends[last])
         parts.append(bytes(data[start:end]))
         start = end
     return parts
