@@ -127,7 +127,9 @@ def _partitionable(old: Column | None, new: Column, transforms: Mapping[str, Col
     if not unfit or old is None or old.type == new.type:
         return new
     if new.kind is None:
-        raise Conflict(f"partitions are made of this column. column={new.name} expected=a type for {unfit} got={new.type}")
+        raise Conflict(
+            f"partitions are made of this column. column={new.name} expected=a type for {unfit} got={new.type}"
+        )
     return Column(new.name, STRING, Kind.STRING)
 
 
