@@ -22,7 +22,7 @@ from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.settings import TableSettings
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 COLUMNS = {"ts": "timestamptz", "d": "date", "country": "string", "n": "long"}
 START = dt.datetime(2026, 1, 30, 22, tzinfo=dt.UTC)
@@ -95,6 +95,7 @@ def expected_of(model: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.soak
 def test_upserts_are_right_over_specs_that_evolve(bench: Any) -> None:
     draw = random.Random(7)
     model: dict[str, dict[str, Any]] = {}
@@ -183,7 +184,9 @@ def _spec(table: Any) -> set[tuple[str, str]]:
     return {(str(field.name()), str(field.transform().toString())) for field in table.java.spec().fields()}
 
 
-@pytest.mark.parametrize("codec", ["snappy", "gzip", "zstd"])
+@pytest.mark.parametrize(
+    "codec", [pytest.param("snappy", marks=pytest.mark.soak), pytest.param("gzip", marks=pytest.mark.soak), "zstd"]
+)
 def test_footers_say_what_was_set_on_every_way_of_writing(bench: Any, codec: str) -> None:
     parquet = {"compression": codec, "row_group_rows": 200, "target_file_bytes": 64 * 1024}
     wanted = TableSettings.from_document({"parquet": parquet})
