@@ -35,6 +35,13 @@ async def push(client: httpx.AsyncClient, deltas: list[sync.RowDelta]) -> None:
     assert answer.status_code == 200, answer.text
 
 
+async def keep_segments(client: httpx.AsyncClient, retention_ms: int | None) -> None:
+    """None: as the configuration has it."""
+    headers = {"content-type": "application/json"}
+    answer = await client.patch("/v1/config", json={"segmentRetentionMs": retention_ms}, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
 async def segments_dropped(server: ServerProcess) -> None:
     began_s = time.monotonic()
     while (await server.status())["log"]["segments"]:
@@ -58,7 +65,7 @@ async def pull_all(client: httpx.AsyncClient, since: int = 0) -> list[sync.RowDe
 async def test_a_pull_goes_on_where_the_log_has_dropped_its_segments(live_server: ServerProcess) -> None:
     deltas = [delta(number) for number in range(COUNT_SMALL)]
     async with httpx.AsyncClient(base_url=live_server.url, headers=PROTOBUF, timeout=120) as client:
-        assert (await client.patch("/v1/config", json={"segmentRetentionMs": 0})).status_code == 200
+        await keep_segments(client, 0)
         try:
             await push(client, deltas)
             since = (await client.get("/sync/kept/pull", params={"since": 0, "limit": 100})).content
@@ -68,7 +75,7 @@ async def test_a_pull_goes_on_where_the_log_has_dropped_its_segments(live_server
             await push(client, deltas[20:])
             assert await pull_all(client, since=sync.decode_response(since).server_hlc) == []
         finally:
-            assert (await client.patch("/v1/config", json={"segmentRetentionMs": None})).status_code == 200
+            await keep_segments(client, None)
 
 
 @pytest.mark.soak

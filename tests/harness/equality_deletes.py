@@ -15,10 +15,12 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriterV2,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import Record
+from pyiceberg.types import IntegerType, ListType, StructType
 
 
 def delete_where_equal(table: Table, column: str, values: pa.Array) -> None:
@@ -46,6 +48,17 @@ def delete_where_equal(table: Table, column: str, values: pa.Array) -> None:
 
 
 class _DeleteManifest(ManifestWriterV2):
+    def _with_partition(self, format_version: Any) -> Schema:
+        """pyiceberg takes the ids for longs. They are ints, and Java's readers fail on anything else."""
+        (*others, file) = super()._with_partition(format_version).fields
+        assert isinstance(file.field_type, StructType)
+        ids = ListType(element_id=136, element_type=IntegerType(), element_required=True)
+        parts = [
+            part.model_copy(update={"field_type": ids}) if part.name == "equality_ids" else part
+            for part in file.field_type.fields
+        ]
+        return Schema(*others, file.model_copy(update={"field_type": StructType(*parts)}))
+
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
 
