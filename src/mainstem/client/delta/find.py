@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import deltalake
 import msgspec
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -135,15 +134,15 @@ class Find:
             return None
         if any(self.schema.fields[name].is_variant for name in self._output):
             return None
+        schema = self._arrow_schema
         try:
-            table = deltalake.DeltaTable(
-                storage.uri(self._table), self._state.version, storage_options=storage.options or None
-            )
-            found = pa.RecordBatchReader.from_stream(table.scan(columns=self._output)).read_all()
+            with self._engine.opened(self._table, self._state.version) as table:
+                batches = pa.RecordBatchReader.from_stream(table.scan(columns=self._output))
+                # Batch by batch, while the next ones are being read.
+                return pa.Table.from_batches([_cast(batch.select(self._output), schema) for batch in batches], schema)
         except (DeltaError, OSError):
             # The other way says what is wrong, and with which file.
             return None
-        return found.select(self._output).cast(self._arrow_schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in Arrow, batch after batch, without holding them all. Sorts only by plain columns."""
