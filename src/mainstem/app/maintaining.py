@@ -55,30 +55,30 @@ class Maintainer:
             if not self._settings.auto:
                 continue
             try:
-                await self.auto(dry_run=False, only_due=True)
+                await self.auto(_everything, dry_run=False, only_due=True)
             # The task's edge: the next look comes soon, and the doors stay open meanwhile.
             except (OSError, MainstemError) as error:
                 logger.error("tables could not be looked at for maintenance: %s", error)
 
     # What the door asks
 
-    async def candidates(self, namespace: str | None, table: str | None) -> door.Candidates:
+    async def candidates(self, sees: door.Sees, namespace: str | None, table: str | None) -> door.Candidates:
         """Tables with something to gain."""
         found = []
-        for name in await self._names(namespace, table):
+        for name in await self._names(sees, namespace, table):
             candidate = await self._candidate(name, self._settings)
             if candidate is not None and (_is_worth_it(candidate) or table is not None):
                 found.append(candidate)
         found.sort(key=lambda each: each.files_after - each.data_files - each.delete_files)
         return door.Candidates(candidates=found, thresholds=msgspec.to_builtins(self._settings))
 
-    async def run(self, asked: door.RunBody) -> door.RunAnswer:
+    async def run(self, sees: door.Sees, asked: door.RunBody) -> door.RunAnswer:
         """Queue a job per table, or say what it would do."""
         namespace = asked.namespace if isinstance(asked.namespace, str) else ".".join(asked.namespace)
         changes = _changes(asked)
         settings = msgspec.structs.replace(self._settings, **changes)
         plan = []
-        for name in await self._names(namespace, asked.table):
+        for name in await self._names(sees, namespace, asked.table):
             candidate = await self._candidate(name, settings, asked.partitions)
             if candidate is not None and (asked.table is not None or _is_worth_it(candidate)):
                 plan.append(candidate)
@@ -102,12 +102,12 @@ class Maintainer:
             jobs = [await self._jobs.wait(job.id, max(0.0, deadline_s - self._clock.monotonic_s())) for job in jobs]
         return door.RunAnswer(dry_run=asked.dry_run, jobs=jobs, plan=plan)
 
-    async def auto(self, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
+    async def auto(self, sees: door.Sees, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
         """Queue a job for every table that has something to gain by the thresholds."""
         plan, jobs = [], []
         tables = await asyncio.to_thread(self._catalog.tables)
         # Other engines' tables are theirs to maintain, unless somebody asks.
-        for name in sorted(each.table for each in tables if each.covered > NOWHERE):
+        for name in sorted(each.table for each in tables if each.covered > NOWHERE and sees(each.table)):
             if only_due and not await asyncio.to_thread(self._is_due, name):
                 continue
             try:
@@ -127,9 +127,9 @@ class Maintainer:
                 jobs.append(await self._jobs.submit(job))
         return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan)
 
-    def metrics(self) -> door.CompactionMetrics:
+    def metrics(self, sees: door.Sees) -> door.CompactionMetrics:
         """Totals over the jobs that are remembered."""
-        jobs = self._jobs.all()
+        jobs = self.jobs(sees)
         states = {str(state): sum(job.state is state for job in jobs) for state in JobState}
         totals: dict[str, dict[str, int]] = {}
         tables: dict[str, list[Job]] = {}
@@ -145,17 +145,20 @@ class Maintainer:
             tables={name: _runs(each) for name, each in sorted(tables.items())},
         )
 
-    def jobs(self) -> list[Job]:
+    def jobs(self, sees: door.Sees) -> list[Job]:
         """The newest first."""
-        return self._jobs.all()
+        return [job for job in self._jobs.all() if sees(_name_of(job))]
 
-    def job(self, job_id: str) -> Job:
+    def job(self, sees: door.Sees, job_id: str) -> Job:
         """One of them."""
-        return self._jobs.get(job_id)
+        job = self._jobs.get(job_id)
+        if not sees(_name_of(job)):
+            raise NotFound(f"job does not exist. got={job_id}")
+        return job
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, sees: door.Sees, job_id: str) -> Job:
         """End one."""
-        return await self._jobs.cancel(job_id)
+        return await self._jobs.cancel(self.job(sees, job_id).id)
 
     async def take(self, worker: str, wait_s: float) -> Job | None:
         """The pipeline asks for work."""
@@ -167,11 +170,15 @@ class Maintainer:
 
     # What there is
 
-    async def _names(self, namespace: str | None, table: str | None) -> list[TableName]:
+    async def _names(self, sees: door.Sees, namespace: str | None, table: str | None) -> list[TableName]:
         if table is not None:
-            return [TableName(namespace or "default", table)]
+            name = TableName(namespace or "default", table)
+            if not sees(name):
+                raise NotFound(f"table does not exist. got={name}")
+            return [name]
         tables = await asyncio.to_thread(self._catalog.tables)
-        return sorted(each.table for each in tables if namespace in (None, each.table.namespace))
+        names = (each.table for each in tables if namespace in (None, each.table.namespace))
+        return sorted(name for name in names if sees(name))
 
     async def _candidate(
         self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...] = ()
@@ -224,6 +231,15 @@ class Maintainer:
         ]
         since_ms = max(times, default=self._started_ms)
         return self._clock.now_ms() - since_ms >= self._settings.orphan_interval_s * 1000
+
+
+def _everything(_: TableName) -> bool:
+    return True
+
+
+def _name_of(job: Job) -> TableName:
+    namespace, _, table = job.table.rpartition(".")
+    return TableName(namespace, table)
 
 
 def _files_of(document: Document, snapshot_id: int) -> int:

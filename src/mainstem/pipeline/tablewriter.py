@@ -218,7 +218,8 @@ class TableWriter:
 
     def _evolve(self, state: LakeTable, run: TableSlice) -> Evolution:
         before = state.marks()
-        plan = plan_evolution(state.columns(), run.columns if before.position < run.last else {}, self._settings)
+        seen = run.columns if before.position < run.last else {}
+        plan = plan_evolution(state.columns(), seen, self._settings, state.transforms())
         if plan.rewrite:
             rewrite_columns(self._lake, state, plan.rewrite, before)
             state.refresh()
