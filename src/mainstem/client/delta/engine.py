@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.client.delta import vectors
-from mainstem.client.delta.log import AddFile
+from mainstem.client.delta.log import AddFile, State
 from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
 from mainstem.client.delta.shapes import Shapes
 from mainstem.client.delta.storage import Storage
@@ -68,11 +68,12 @@ class Engine:
             cursor.close()
 
     @contextmanager
-    def opened(self, table: str, version: int) -> Iterator[deltalake.DeltaTable]:
+    def opened(self, table: str, state: State) -> Iterator[deltalake.DeltaTable]:
         """A table in delta-rs's hands at a version. Handles are kept: one that only looks for news opens at once."""
+        version = state.version
         with self._lock:
             handle = self._handles.pop(table, None)
-        if handle is None or handle.version() > version:
+        if handle is None or handle.version() > version or str(handle.metadata().id) != state.metadata.id:
             handle = deltalake.DeltaTable(
                 self.storage.uri(table), version, storage_options=self.storage.options or None
             )
