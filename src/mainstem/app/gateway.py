@@ -6,6 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from mainstem.app.following import Following
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
-from mainstem.app.objectstore import engine_settings
+from mainstem.app.objectstore import delta_tables, engine_settings
 from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.spark_queries import SparkQueries
 from mainstem.app.supervisor import ChildStatus
@@ -83,6 +84,7 @@ class Gateway:
             self.catalog,
             engine_settings(config.catalog, self.catalog.warehouse),
             log=log,
+            delta=cache(partial(delta_tables, config.catalog, data)),
             route=RouteSettings(bytes_max=config.query.gateway_bytes_max, rows_max=config.query.gateway_rows_max),
             big=self.spark if config.pipeline.enabled else None,
             scope=scope_of_principal,

@@ -28,6 +28,7 @@ from mainstem.tables.layout import (
     POSITION_MARK,
     SINCE_PROPERTY,
     STATE_COLUMNS,
+    delta_path,
     stored_name,
 )
 from mainstem.tables.settings import Transform
@@ -204,7 +205,7 @@ class DeltaLake:
 
     def path(self, name: TableName) -> str:
         """Where a table is, below the storage's root."""
-        return "/".join((*name.levels, name.table))
+        return delta_path(name)
 
     def table(self, name: TableName) -> DeltaTable:
         """The table as the client has it."""

@@ -6,7 +6,7 @@ from the log, rows that a deletion vector names are left out. It decides nothing
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -131,8 +131,11 @@ class Source:
         table: str,
         schema: TableSchema,
         files: Sequence[AddFile],
+        keep: Callable[[str, pa.Table], str] | None = None,
     ) -> None:
+        """`keep` lets the session see an Arrow table, and says under which name."""
         self.cursor = cursor
+        self._keep = keep or self._register
         self.schema = schema
         self._storage = storage
         self._table = table
@@ -157,8 +160,8 @@ class Source:
             selected += [f"f.{FILE}", f"f.{ROW}"]
         text = f"SELECT {', '.join(selected) or '1'} FROM {_read(uris, _fitted(stored))} f"
         if partitioned:
-            self.cursor.register("partitions", self._partitions(partitioned))
-            text += f" JOIN partitions p ON p.__file = f.{FILE}"
+            partitions = self._keep("partitions", self._partitions(partitioned))
+            text += f" JOIN {partitions} p ON p.__file = f.{FILE}"
         return f"({text}{self._left_out()})"
 
     def _left_out(self) -> str:
@@ -166,8 +169,11 @@ class Source:
         gone = self._gone()
         if gone is None:
             return ""
-        self.cursor.register("gone", gone)
-        return f" ANTI JOIN gone g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
+        return f" ANTI JOIN {self._keep('gone', gone)} g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
+
+    def _register(self, name: str, rows: pa.Table) -> str:
+        self.cursor.register(name, rows)
+        return name
 
     def _partitions(self, fields: Sequence[Field]) -> pa.Table:
         columns = {"__file": pa.array(range(len(self._files)), pa.int64())}
