@@ -174,7 +174,7 @@ def _data_file(file: AddFile, fields: list[Field], stated: Any, known: dict[str,
             lower[number], upper[number] = to_bytes(kind, zone.minimum), to_bytes(kind, zone.maximum)
         except (TypeError, ValueError, AttributeError, OverflowError):
             lower.pop(number, None)
-    return DataFile.from_args(
+    found = DataFile.from_args(
         file_path=file.path,
         file_format=FileFormat.PARQUET,
         partition=Record(),
@@ -186,3 +186,6 @@ def _data_file(file: AddFile, fields: list[Field], stated: Any, known: dict[str,
         lower_bounds=lower,
         upper_bounds=upper,
     )
+    # There is no spec of that number: partitions are bounds.
+    found.spec_id = 0
+    return found
