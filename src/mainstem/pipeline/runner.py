@@ -112,7 +112,7 @@ def _run(
             if table.format is Format.DELTA:
                 if delta is None:
                     raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
-                return DeltaTableWriter(delta, spark, name, table, sql=sql)
+                return DeltaTableWriter(delta, spark, name, table, sql=sql, turns=turns)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
             on_driver = driver if table.format_version == 2 else None
             return TableWriter(
