@@ -80,7 +80,7 @@ class Bench:
 
     async def _serve(self) -> None:
         async with self._log() as log:
-            queries = open_queries(self.catalog, EngineSettings(folder=f"{self.folder}/warehouse/"), log=log)
+            queries = open_queries(CatalogLake(self.catalog), EngineSettings(folder=f"{self.folder}/warehouse/"), log=log)
             self.engine, self.loop, self.log = queries.engine, asyncio.get_running_loop(), log
             app = Litestar([catalog_router(self.catalog), queries.router])
             server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))

@@ -37,6 +37,7 @@ async def test_every_engine_reads_what_the_server_wrote(live_server: ServerProce
     history = DeltaTable(create_storage(str(folder)), f"default/{TABLE}_history")
     assert history.to_spark(spark).count() == len(history.query()) == 13
     await _queries_answer(live_server)
+    await _is_maintained(live_server)
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as http:
         status = (await http.get("/status")).json()["tables"][f"default.{TABLE}"]
         listed = (await http.get("/v1/namespaces/default/generic-tables")).json()["identifiers"]
@@ -66,3 +67,29 @@ async def _queries_answer(server: ServerProcess) -> None:
             await (await client.send([update(TABLE, "1", {"n": 7}), delete(TABLE, "3")])).durable()
             latest = await ask("/v1/query", sql=f"SELECT n FROM {TABLE} WHERE _key IN ('1', '3')", freshness="latest")
             assert latest["rows"] == [[7.0]]
+
+
+async def _is_maintained(server: ServerProcess) -> None:
+    """The door of compaction knows the table, and puts its files together."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=200) as http:
+
+        async def candidate() -> dict[str, Any]:
+            found = await http.get(f"/v1/compaction/candidates?namespace=default&table={TABLE}")
+            assert found.status_code == 200, found.text
+            (only,) = found.json()["candidates"]
+            return dict(only)
+
+        # What was sent last is in the table before its files are counted.
+        await server.flush()
+        before = await candidate()
+        assert before["dataFiles"] > 1 and before["groups"]
+        asked = {"table": TABLE, "steps": ["compact", "deletes", "expire", "orphans"], "waitS": 150, "snapshotAgeS": 0}
+        answer = await http.post("/v1/compaction/run", json=asked)
+        (job,) = answer.json()["jobs"]
+        assert job["state"] == "done", job
+        assert job["progress"]["compact"]["filesRead"] == before["dataFiles"]
+        assert job["progress"]["expire"]["dataFiles"] >= before["dataFiles"]
+        after = await candidate()
+        assert (after["dataFiles"], after["deleteFiles"]) == (1, 0)
+    rows = {key: row["n"] for key, row in read_state(server.data / "delta", TABLE).items()}
+    assert rows == {key: n for key, n in EXPECTED.items() if key != "3"} | {"1": 7.0}

@@ -49,7 +49,7 @@ class Server:
             waiting_max=1,
             sandbox=SandboxSettings(memory_bytes_max=512 * 1024 * 1024),
         )
-        queries = open_queries(self.catalog, settings)
+        queries = open_queries(CatalogLake(self.catalog), settings)
         self.engine = queries.engine
         app = Litestar([catalog_router(self.catalog), queries.router])
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))

@@ -80,11 +80,11 @@ class Gateway:
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self.spark = SparkQueries(clock)
+        lake = CatalogLake(self.catalog, cache(partial(delta_tables, config.catalog, data)))
         self._queries: Queries = open_queries(
-            self.catalog,
+            lake,
             engine_settings(config.catalog, self.catalog.warehouse),
             log=log,
-            delta=cache(partial(delta_tables, config.catalog, data)),
             route=RouteSettings(bytes_max=config.query.gateway_bytes_max, rows_max=config.query.gateway_rows_max),
             big=self.spark if config.pipeline.enabled else None,
             scope=scope_of_principal,
@@ -92,7 +92,7 @@ class Gateway:
         self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
-        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock, lake.delta)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0

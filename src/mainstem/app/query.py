@@ -55,10 +55,15 @@ class CatalogLake:
             return found
         return self._delta().covered(name)
 
+    def delta(self, name: TableName) -> LoadedTable | None:
+        """A Delta table of ours at its newest version, None where it is none. Blocks."""
+        return self._delta().load(name) if self._delta is not None and self._is_listed(name) else None
+
     def _load_delta(self, name: TableName) -> LoadedTable:
-        if self._delta is None or not self._is_listed(name):
+        found = self.delta(name)
+        if found is None:
             raise NotFound(f"table does not exist. got={name}")
-        return self._delta().load(name)
+        return found
 
     def _is_listed(self, name: TableName) -> bool:
         """Whether the catalog has it as one of the Delta tables that our own pipeline keeps."""
@@ -78,18 +83,16 @@ class Queries(NamedTuple):
 
 
 def open_queries(
-    catalog: Catalog,
+    lake: CatalogLake,
     settings: EngineSettings,
     *,
     log: Log | None = None,
-    delta: OpenDelta | None = None,
     route: RouteSettings | None = None,
     big: BigQueryEngine | None = None,
     scope: Scope = unbounded,
 ) -> Queries:
     """Build everything behind `/v1/query`. Without a log, `latest` reads what is committed."""
     route = route or RouteSettings()
-    lake = CatalogLake(catalog, delta)
     pending = LogPending(log, lake.covered) if log is not None else None
     engine = QueryEngine(lake, settings, pending=pending)
     planner = Planner(engine.binder, engine.parser)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mainstem.client.delta import DeltaTable, Storage, variant
 from mainstem.client.delta.engine import FILE, PLACES, ROW, Source, engine_of, quoted, read_errors
-from mainstem.client.delta.log import DeltaLog, Metadata, State
+from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, State
 from mainstem.client.delta.schema import KIND, VARIANT, arrow_field, delta_schema, schema_of
 from mainstem.client.delta.transaction import VECTORS, Commit, Replacement, Transaction
 from mainstem.model.errors import Invalid
@@ -84,9 +84,14 @@ class DeltaLakeTable:
         return self._state.version
 
     @property
-    def file_sizes(self) -> list[int]:
-        """The data files, by size in bytes."""
-        return [file.size for file in self._state.files.values()]
+    def files(self) -> list[AddFile]:
+        """The data files."""
+        return list(self._state.files.values())
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return {name: value for name, value in self._state.metadata.configuration.items() if value is not None}
 
     def partitions_of(self, wanted: Sequence[PartitionColumn]) -> list[PartitionColumn]:
         """Those that the table was made with: a later declaration does not change the files that are there."""
@@ -171,6 +176,18 @@ class DeltaLakeTable:
         dropped = tuple(self._state.files.values()) if rows is not None else ()
         change = Replacement([], _NO_PLACES, rows, metadata=metadata, dropped=dropped)
         self._commit(change, self.marks(), "CHANGE COLUMNS")
+
+    def rewrite(self, file: AddFile) -> bool:
+        """Write a file's rows anew, without those that are gone. False where it is not of the table any more."""
+        if file.key not in self._state.files:
+            return False
+        storage, schema = self.lake.storage, schema_of(self._state.metadata)
+        names = list(schema.fields)
+        with engine_of(storage).cursor() as cursor, read_errors(storage, self._log.table, [file]):
+            relation = Source(cursor, storage, self._log.table, schema, [file]).relation(names)
+            rows = cursor.execute(f"SELECT {', '.join(map(quoted, names))} FROM {relation}").to_arrow_table()
+        self._commit(Replacement([], _NO_PLACES, rows, dropped=[file], moved=True), self.marks(), "OPTIMIZE")
+        return True
 
     def _cast_rows(self, metadata: Metadata, changed: set[str]) -> pa.Table:
         """Every row, as the new schema has it."""

@@ -111,7 +111,7 @@ def _document(state: State, location: str) -> dict[str, Any]:
         "schemas": [{"schema-id": 0, "type": "struct", "fields": fields}],
         "current-schema-id": 0,
         "properties": {name: value for name, value in state.metadata.configuration.items() if value is not None},
-        "snapshots": [{"snapshot-id": state.version, "summary": summary}],
+        "snapshots": [{"snapshot-id": state.version, "timestamp-ms": 0, "summary": summary}],
         "current-snapshot-id": state.version,
     }
 
