@@ -19,7 +19,7 @@ import uvicorn
 from litestar import Litestar
 from pyiceberg.catalog.rest import RestCatalog
 
-from mainstem.app.query import open_queries
+from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
 from mainstem.doors.catalog import catalog_router
 from mainstem.query.engine import EngineSettings

@@ -118,12 +118,16 @@ class DeltaMaintenance:
             known = opened.vacuum(hours, dry_run=dry_run or orphans, enforce_retention_duration=False)
             if not orphans:
                 return len(known)
-            # What the log knows to be gone is listed with the rest, whether it is still there or not.
             found = opened.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
-            return len(set(found) - set(known))
+            # What the log knows to be gone is listed too, whether it is still there or not, and in other words.
+            return len({_last(path) for path in found} - {_last(path) for path in known})
 
     def _opened(self, table: DeltaLakeTable) -> deltalake.DeltaTable:
         return self._lake.table(table.name).delta_rs()
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def facts_of(file: AddFile) -> FileFacts:
