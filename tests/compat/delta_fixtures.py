@@ -1,6 +1,6 @@
 """Makes the Delta tables that tests read without Spark: with Spark, one folder each, and what Spark says is in them.
 
-    python -m tests.compat.delta_fixtures            into tests/vectors/delta
+    python -m tests.compat.delta_fixtures [NAME ...]     into tests/vectors/delta
 
 They are checked in, so that a reader that changes is judged by the same bytes. Run it again only to add one.
 """
@@ -123,6 +123,23 @@ def variants(spark: SparkSession, path: str) -> None:
     )
 
 
+def shredded_variants(spark: SparkSession, path: str) -> None:
+    """A Variant column whose usual fields are columns of their own in the files."""
+    spark.conf.set("spark.sql.variant.writeShredding.enabled", "true")
+    spark.conf.set("spark.sql.variant.forceShreddingSchemaForTest", "a bigint, b struct<c: string>")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (n INT, v VARIANT) USING delta"
+        " TBLPROPERTIES ('delta.enableVariantShredding' = 'true')"
+    )
+    spark.sql(
+        f"""INSERT INTO delta.`{path}` SELECT n, parse_json(j) FROM VALUES
+        (1, '{{"a": 5, "b": {{"c": "x"}}}}'), (2, '{{"a": "no number", "more": [1]}}'), (3, '"text"'),
+        (4, '{{"b": 7}}'), (5, CAST(NULL AS STRING)) AS t(n, j)"""
+    )
+    spark.conf.unset("spark.sql.variant.forceShreddingSchemaForTest")
+    spark.conf.unset("spark.sql.variant.writeShredding.enabled")
+
+
 def feed(spark: SparkSession, path: str) -> None:
     """A change feed with every kind of change."""
     spark.sql(
@@ -138,7 +155,7 @@ def feed(spark: SparkSession, path: str) -> None:
 
 
 FIXTURES: tuple[Make, ...] = (
-    plain, partitioned, vectors, mapped, checkpointed, sidecars, evolved, variants, feed,
+    plain, partitioned, vectors, mapped, checkpointed, sidecars, evolved, variants, shredded_variants, feed,
 )  # fmt: skip
 
 
@@ -164,7 +181,8 @@ def ordered(rows: list[dict[str, Any]]) -> list[Any]:
     return sorted((normal(row) for row in rows), key=lambda row: json.dumps(row, sort_keys=True))
 
 
-def main() -> None:
+def main(*names: str) -> None:
+    """All of them, or those that are named."""
     os.environ["TZ"] = "UTC"
     time.tzset()
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
@@ -174,7 +192,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        for make in FIXTURES:
+        for make in [make for make in FIXTURES if not names or make.__name__ in names]:
             target = FOLDER / make.__name__
             shutil.rmtree(target, ignore_errors=True)
             make(spark, str(target))
@@ -190,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -18,10 +18,10 @@ import pyarrow as pa
 from mainstem.client.delta import vectors
 from mainstem.client.delta.log import AddFile, State
 from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
-from mainstem.client.delta.shapes import Shapes
+from mainstem.client.delta.shapes import VARIANT, Shapes
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import Footers, partition_value
-from mainstem.model.errors import Corrupt, Invalid, NotFound
+from mainstem.model.errors import Corrupt, NotFound
 
 if TYPE_CHECKING:
     import duckdb
@@ -158,11 +158,32 @@ class Source:
         selected += [f"p.{quoted(field.name)}" for field in partitioned]
         if places:
             selected += [f"f.{FILE}", f"f.{ROW}"]
-        text = f"SELECT {', '.join(selected) or '1'} FROM {_read(uris, _fitted(stored))} f"
+        text = f"SELECT {', '.join(selected) or '1'} FROM {self._fitted(uris, stored)} f"
         if partitioned:
             partitions = self._keep("partitions", self._partitions(partitioned))
             text += f" JOIN {partitions} p ON p.__file = f.{FILE}"
         return f"({text}{self._left_out()})"
+
+    def _fitted(self, uris: Sequence[str], stored: Sequence[Field]) -> str:
+        """The files, fitted to the schema. Those that say themselves what a Variant is are read apart."""
+        variants = [field for field in stored if field.is_variant]
+        shapes = engine_of(self._storage).shapes
+        says = [bool(variants) and shapes.says_variant(self.cursor, uri, variants) for uri in uris]
+        if not any(says):
+            return _read(uris, _schema_option(stored))
+        parts = []
+        for told in {*says}:
+            chosen = [at for at, said in enumerate(says) if said == told]
+            columns = [
+                f"variant_to_parquet_variant({quoted(field.name)}) AS {quoted(field.name)}"
+                if told and field.is_variant
+                else quoted(field.name)
+                for field in stored
+            ]
+            at = f"list_extract({chosen}, CAST({FILE} AS BIGINT) + 1) AS {FILE}"
+            read = _read([uris[index] for index in chosen], _schema_option(stored, told=told))
+            parts.append(f"SELECT {', '.join([*columns, at, ROW])} FROM {read}")
+        return f"({' UNION ALL '.join(parts)})"
 
     def _left_out(self) -> str:
         """The join that leaves out what deletion vectors name."""
@@ -198,12 +219,12 @@ def _read(uris: Sequence[str], options: str = "") -> str:
     return f"read_parquet([{', '.join(map(literal, uris))}]{options}, hive_partitioning = false)"
 
 
-def _fitted(stored: Sequence[Field]) -> str:
-    """The schema that every file is fitted to."""
+def _schema_option(stored: Sequence[Field], *, told: bool = False) -> str:
+    """The schema that every file is fitted to; `told`: the files say themselves which columns are Variants."""
     # Without any column asked for, one that no file has still makes the rows count.
     entries = [
-        f"{literal(field.physical)}: {{name: {literal(field.name)}, type: {literal(_read_type(field))},"
-        " default_value: NULL}"
+        f"{literal(field.physical)}: {{name: {literal(field.name)}, "
+        f"type: {literal(VARIANT if told and field.is_variant else _read_type(field))}, default_value: NULL}}"
         for field in stored
     ] or ["'__none': {name: '__none', type: 'BOOLEAN', default_value: NULL}"]
     return f", schema = MAP {{{', '.join(entries)}}}"
@@ -221,11 +242,6 @@ def read_errors(storage: Storage, table: str, files: Sequence[AddFile]) -> Itera
     try:
         yield
     except (duckdb.Error, OSError) as error:
-        if "type VARIANT" in str(error):
-            # Newer writers say in the file itself what a Variant is, and DuckDB then shows its value, not its parts.
-            raise Invalid(
-                f"Variants whose Parquet type is annotated are not read yet. table={table}", reason="protocol"
-            ) from error
         for file in files:
             path = data_path(table, file)
             if not storage.exists(path):
