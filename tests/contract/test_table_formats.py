@@ -220,7 +220,8 @@ def test_every_kind_of_partition(world: World) -> None:
         # The bucket is Iceberg's own.
         bucket = BucketTransform(4).transform(LongType())(3)
         assert found == {
-            "born_year": 1970, "at_month": "2026-01", "n_bucket_4": bucket, "name_trunc_2": "ab", "at_hour": "2026-01-31-07",
+            "born_year": 1970, "at_month": "2026-01", "n_bucket_4": bucket, "name_trunc_2": "ab",
+            "at_hour": "2026-01-31-07",
         }  # fmt: skip
 
 
