@@ -132,6 +132,8 @@ def _duckdb(reader: duckdb.DuckDBPyConnection, sql: str) -> int:
 
 def _scanned(opened: deltalake.DeltaTable, where: str) -> int:
     predicate = None if where == "true" else where
+    # As the other two do: see what was committed since.
+    opened.update_incremental()
     return int(pa.RecordBatchReader.from_stream(opened.scan(predicate=predicate)).read_all().num_rows)
 
 

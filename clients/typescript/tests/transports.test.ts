@@ -200,6 +200,7 @@ describe("WebSocket", () => {
 
   it("reads why it was closed", () => {
     expect(closeError(1008, "denied")).toBeInstanceOf(Denied);
+    expect(closeError(1009, "")).toMatchObject({ reason: "too_large" });
     expect(closeError(1008, "schema_mismatch delta_id=abc")).toMatchObject({ reason: "schema_mismatch", deltaId: "abc" });
     expect(closeError(1008, "clock_drift server_hlc=12")).toMatchObject({ serverHlc: 12n });
     expect(closeError(1008, "clock_drift server_hlc=x")).toMatchObject({ serverHlc: undefined });

@@ -99,7 +99,7 @@ class SyncService:
         if found is None:
             return None
         if not self._shadows.is_ruled(gateway):
-            return found, pieces_of(found, lambda row: row.table != RULES_TABLE)
+            return found, pieces_of(found)
         shadow = await self._shadows.ready(gateway)
         view = shadow.view_at(shadow.position, viewer.claims)
 
@@ -108,7 +108,7 @@ class SyncService:
             texts = {name: each.value(name) for name in shadow.columns}
             values = {name: parse_value(text) for name, text in texts.items() if text is not None}
             visible = bool(each.names) and view.sees(each.table, values)
-            return each.table != RULES_TABLE and visible and sees_now(shadow, view, each.table, each.row_id)
+            return visible and sees_now(shadow, view, each.table, each.row_id)
 
         return found, pieces_of(found, keep)
 

@@ -180,7 +180,10 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
       storing = this.db.applyCheckpointPiece(piece, fresh);
       // It is awaited below; until then its failure must not count as unhandled.
       storing.catch(() => undefined);
-      if (!piece.hasMore) await storing.then(() => this.db.finishCheckpoint(piece.serverHlc, seen));
+      if (!piece.hasMore) {
+        await storing;
+        await this.db.finishCheckpoint(piece.serverHlc, [...had].filter((key) => !seen.has(key)));
+      }
       this.emit("progress", { rows: seen.size, done: !piece.hasMore });
     }
     await storing;

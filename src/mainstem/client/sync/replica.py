@@ -143,12 +143,13 @@ def apply_checkpoint_piece(
     transaction.put_state(_apply_deltas(transaction, piece.deltas, read_state(transaction), effects, fresh))
 
 
-def finish_checkpoint(transaction: Transaction, cursor: int, seen: set[RowKey], effects: Effects) -> None:
-    """A whole checkpoint is in: rows that it does not have are gone, unless they hold edits that still wait, or that
-    the server has only just taken: a checkpoint may be older than they are, and the pull that follows brings them."""
+def finish_checkpoint(transaction: Transaction, cursor: int, missing: set[RowKey], effects: Effects) -> None:
+    """A whole checkpoint is in: the rows that this copy had and the checkpoint has not are gone, unless they hold edits
+    that still wait, or that the server has only just taken: a checkpoint may be older than they are, and the pull that
+    follows brings them."""
     state = read_state(transaction)
     refused = {(letter.delta.table, letter.delta.row_id) for letter in transaction.dead_letters()}
-    for table, row_id in transaction.row_keys() - seen - refused - transaction.touched_keys():
+    for table, row_id in missing - refused - transaction.touched_keys():
         transaction.remove_row(table, row_id)
         effects.changed(table, row_id)
     transaction.put_state(replace(state, cursor=cursor))

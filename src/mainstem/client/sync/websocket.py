@@ -201,6 +201,8 @@ def close_error(code: int, text: str) -> MainstemError:
     match code, reason:
         case Close.OVERLOADED, _:
             error = Overloaded(message, retry_after_s=_seconds(details.get("retry_after_s")))
+        case Close.TOO_LARGE, _:
+            error = Refused("refused: too_large", reason="too_large")
         case Close.REFUSED, "denied":
             error = Denied(message)
         case Close.REFUSED, "cursor_expired":
