@@ -43,8 +43,10 @@ def delete_where_equal(table: Table, column: str, values: pa.Array) -> None:
         sort_order_id=None,
         key_metadata=None,
     )
-    with table.transaction() as transaction, _Deletes(Operation.DELETE, transaction, table.io) as snapshot:
+    with table.transaction() as transaction:
+        snapshot = _Deletes(Operation.DELETE, transaction, table.io)
         snapshot.delete = file
+        snapshot.commit()
 
 
 class _DeleteManifest(ManifestWriterV2):
