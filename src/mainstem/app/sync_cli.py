@@ -137,7 +137,7 @@ def _end(db: LocalDB, error: MainstemError | None) -> None:
     if error is not None:
         raise click.ClickException(f"{error} ({state.pending} waiting)")
     if state.dead:
-        click.get_current_context().exit(1)
+        raise SystemExit(1)
 
 
 def _print(row_id: str, values: dict[str, Any] | None) -> None:
