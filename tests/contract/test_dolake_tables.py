@@ -105,16 +105,15 @@ async def test_partitions(partitioned: ServerProcess, kind: str, fields: list[An
 def test_buckets_are_those_of_iceberg(partitioned: ServerProcess) -> None:
     """Every engine must look for a key where we put it."""
     from pyiceberg.catalog.rest import RestCatalog
-    from pyiceberg.expressions import EqualTo
     from pyiceberg.transforms import BucketTransform
     from pyiceberg.types import StringType
 
     table = RestCatalog("lake", uri=partitioned.url).load_table("default.by_bucket")
     bucket_of = BucketTransform(16).transform(StringType())
     for user in ("u0", "u7", "u23"):
-        tasks = list(table.scan(EqualTo("user_id", user)).plan_files())
-        assert {task.file.partition[0] for task in tasks} == {bucket_of(user)}
-        assert table.scan(EqualTo("user_id", user)).to_arrow()["user_id"].to_pylist() == [user]
+        scan = table.scan(f"user_id = '{user}'")
+        assert {task.file.partition[0] for task in scan.plan_files()} == {bucket_of(user)}
+        assert scan.to_arrow()["user_id"].to_pylist() == [user]
 
 
 async def test_a_query_prunes_partitions(partitioned: ServerProcess) -> None:
