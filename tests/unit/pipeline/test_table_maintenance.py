@@ -12,6 +12,7 @@ import pytest
 
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.maintenance import Maintenance
+from mainstem.pipeline.scanfiles import plan_files
 from mainstem.pipeline.session import join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.turns import Turns
@@ -134,6 +135,19 @@ def test_a_busy_table_is_compacted_and_its_ingest_never_fails(bench: Any) -> Non
     last = 999 + busy.batches
     assert bench.values() == {str(key): {"n": last, "k": key} for key in range(KEYS)}
     assert bench.lake.load(bench.name("orders")).marks().position == bench.position
+
+
+def test_many_deletes_over_many_files_become_one_file(bench: Any) -> None:
+    """Each batch deletes from all before it: what applies to a file outweighs the file."""
+    fill(bench, 12)
+    planned = plan_files(bench.lake.load(bench.name("orders")))
+    by_java = {path: len(list(task.deletes())) for path, task in planned.tasks.items()}
+    assert {facts.path: facts.delete_files for facts in planned.facts} == by_java
+    expected = bench.values()
+    done = maintenance(bench).run(bench.name("orders"), [Step.COMPACT])["compact"]
+    assert (done["groups"], done["files_written"]) == (1, 1)
+    assert counts(bench) == (1, 0)
+    assert bench.values() == expected
 
 
 def test_equality_deletes_of_another_engine_are_folded_in(bench: Any) -> None:
