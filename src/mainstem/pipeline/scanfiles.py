@@ -25,7 +25,7 @@ class Planned:
     tasks: dict[str, Any] = field(default_factory=dict)
     facts: list[FileFacts] = field(default_factory=list)
     deleted_by_partition: dict[str, int] = field(default_factory=dict)
-    # By location: the delete file, and the data files that it applies to.
+    # By location: the delete file, and the data files that it applies to; none where all of them are gone already.
     deletes: dict[str, Any] = field(default_factory=dict)
     applies_to: dict[str, set[str]] = field(default_factory=dict)
     # Data files that groups of this plan have replaced.
@@ -74,6 +74,7 @@ def plan_files(table: LakeTable) -> Planned:
     deletes, index = _deletes_of(table, snapshot, places)
     for delete in deletes:
         planned.deletes[delete.location] = delete.java
+        planned.applies_to[delete.location] = set()
         if delete.content is Content.POSITION_DELETES and delete.data_path is None:
             before = planned.deleted_by_partition.get(delete.path, 0)
             planned.deleted_by_partition[delete.path] = before + delete.rows
@@ -83,7 +84,7 @@ def plan_files(table: LakeTable) -> Planned:
         key, path = places.of(file)
         applied = [deletes[number] for number in index.of(location, int(file.dataSequenceNumber()), key)]
         for delete in applied:
-            planned.applies_to.setdefault(delete.location, set()).add(location)
+            planned.applies_to[delete.location].add(location)
         planned.tasks[location] = task
         planned.facts.append(
             FileFacts(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mainstem.pipeline.compaction import Compaction, own_lake
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.maintenance import Maintenance
 from mainstem.pipeline.scanfiles import plan_files
@@ -148,6 +149,20 @@ def test_many_deletes_over_many_files_become_one_file(bench: Any) -> None:
     assert (done["groups"], done["files_written"]) == (1, 1)
     assert counts(bench) == (1, 0)
     assert bench.values() == expected
+
+
+def test_deletes_that_apply_to_nothing_any_more_go_with_the_next_group(bench: Any) -> None:
+    fill(bench, 6)
+    few = MaintenanceSettings(min_files=2, max_files=4)
+    compaction = Compaction(own_lake(bench.lake), Turns())
+    name = bench.name("orders")
+    groups = iter(range(1))
+    # Cut off after one group of two: the deletes of both stay.
+    compaction.run(name, bench.lake.load(name), few, go_on=lambda: next(groups, None) is not None)
+    assert counts(bench)[1] > 0
+    compaction.run(name, bench.lake.load(name), few)
+    assert counts(bench) == (1, 0)
+    assert bench.values() == {str(key): {"n": 5, "k": key} for key in range(6, KEYS)}
 
 
 def test_equality_deletes_of_another_engine_are_folded_in(bench: Any) -> None:
