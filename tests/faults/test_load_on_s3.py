@@ -96,7 +96,7 @@ class Producer:
 
 
 class Trouble:
-    """What goes wrong. Every kind meets warm work: each waits until tables are being committed."""
+    """What goes wrong, while tables are being committed."""
 
     def __init__(self, server: ServerProcess, proxy: FlakyProxy, rng: random.Random) -> None:
         self._server = server
@@ -106,10 +106,12 @@ class Trouble:
 
     async def once(self) -> None:
         """One of each, and the pipeline dies with its gateway: a start of Spark is what takes longest."""
-        for kind in (self.cut, self.flap, self.outage, self.kill_gateway):
+        await self.until_it_commits()
+        await self.cut()
+        await self.flap()
+        for kind in (self.outage, self.kill_gateway):
             await self.until_it_commits()
             await kind()
-        await self.until_it_commits()
 
     async def run(self, seconds: float) -> None:
         """Until the time is over, each kind at least once, in an order and with pauses that the seed decides."""
