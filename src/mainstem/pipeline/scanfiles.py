@@ -121,7 +121,7 @@ def _deletes_of(table: LakeTable, snapshot: Any, places: _Places) -> tuple[list[
             iterator = reader.iterator()
             while iterator.hasNext():
                 java = iterator.next()
-                delete = _delete(java, places)
+                delete = _delete(java, places, table)
                 sequence = int(java.dataSequenceNumber())
                 is_vector = java.contentOffset() is not None
                 index.add(
@@ -135,11 +135,12 @@ def _deletes_of(table: LakeTable, snapshot: Any, places: _Places) -> tuple[list[
     return found, index
 
 
-def _delete(java: Any, places: _Places) -> _Delete:
+def _delete(java: Any, places: _Places, table: LakeTable) -> _Delete:
     key, path = places.of(java)
+    # By name, or by bounds that leave one file.
+    referenced = table.lake.jvm.org.apache.iceberg.util.ContentFileUtil.referencedDataFileLocation(java)
     # A Puffin file may hold several vectors, each of them a delete file of its own.
     offset = java.contentOffset()
-    referenced = java.referencedDataFile()
     return _Delete(
         location=str(java.location()) if offset is None else f"{java.location()}#{offset}",
         java=java,
