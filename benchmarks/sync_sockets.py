@@ -1,70 +1,110 @@
-"""Many sync clients in one process, as cheap as can be: the load must not be what is measured."""
+"""Many sync clients in a process of their own, as cheap as can be: the load must not be what is measured.
+
+Plain sockets and one epoll, no event loop: a delivery costs this side one read, and only the sampled clients look into
+what they are sent. `python -m benchmarks.sync_sockets '<Plan as JSON>'` prints a `Seen` as JSON.
+"""
 
 import asyncio
-import os
 import random
 import re
+import select
+import socket
+import sys
 import time
 from base64 import b64encode
-from collections.abc import Callable
 from urllib.parse import urlsplit
+
+import msgspec
 
 from mainstem.model.hlc import pack
 from mainstem.runtime.clock import SystemClock
 from mainstem.wire import sync
 from mainstem.wire.sync.frames import BROADCAST
 
-# One reader in so many looks into what it is sent; the others only count.
-SAMPLED = 20
-CONNECT_AT_ONCE = 50
+READ_BYTES = 256 * 1024
+CONNECT_S_MAX = 60.0
+# What is still on its way when the last edit was made.
+LAST_S = 1.0
 _SENT = re.compile(rb'"t(\d+)"').finditer
 
 
-class Socket(asyncio.Protocol):
-    """A WebSocket's frames, without extensions. Frames are masked with zeros, which costs nothing."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A crowd on one gateway: how many, how many of them write, how often each, and for how long."""
 
-    def __init__(self, on_frame: Callable[["Socket", bytes], None]) -> None:
-        self._on_frame = on_frame
+    url: str
+    gateway: str
+    connections: int
+    writers: int
+    edits_per_s: float
+    seconds: float
+    # One reader in so many looks into what it is sent; the others only count bytes.
+    sampled: int = 20
+
+
+class Seen(msgspec.Struct, kw_only=True):
+    """What the crowd saw. `late_s`: how far behind its own plan the load fell at most; it was then the bottleneck."""
+
+    latencies_ms: list[float] = []
+    edits: int = 0
+    received_bytes: int = 0
+    busy_share: float = 0.0
+    late_s: float = 0.0
+
+
+class Client:
+    """A WebSocket without extensions. Frames are masked with zeros, which costs nothing."""
+
+    __slots__ = ("_buffer", "client_id", "edits", "is_sampled", "socket")
+
+    def __init__(self, plan: Plan, number: int) -> None:
+        host = urlsplit(plan.url)
+        self.client_id = f"c{number}"
+        self.is_sampled = False
+        self.edits = 0
         self._buffer = b""
-        self._open = asyncio.get_running_loop().create_future()
-        self._waiting: asyncio.Future[bytes] | None = None
-        self.transport: asyncio.Transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    async def handshake(self, host: str, path: str) -> None:
-        """Ask for a WebSocket."""
-        key = b64encode(os.urandom(16)).decode()
-        self.transport.write(
-            f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        self.socket = socket.create_connection((host.hostname or "", host.port or 80), CONNECT_S_MAX)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        key = b64encode(random.randbytes(16)).decode()
+        self.socket.sendall(
+            f"GET /sync/{plan.gateway}/ws HTTP/1.1\r\nHost: {host.netloc}\r\nUpgrade: websocket\r\n"
+            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
-        await self._open
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += self.socket.recv(4096)
+        assert b" 101 " in head[:20], head[:80]
+        # From the reply on the server tells of what arrives.
+        self.send(sync.encode_request(sync.SyncPull(client_id=self.client_id)))
+        assert self.socket.recv(4096)
+        self.socket.setblocking(False)
 
     def send(self, payload: bytes) -> None:
         """A binary frame."""
         size = len(payload)
         head = bytes([0x82, 0x80 | size]) if size < 126 else bytes([0x82, 0xFE]) + size.to_bytes(2, "big")
-        self.transport.write(head + b"\0\0\0\0" + payload)
+        self.socket.send(head + b"\0\0\0\0" + payload)
 
-    async def ask(self, payload: bytes) -> bytes:
-        """Send, and wait for the reply; broadcasts in between are not replies."""
-        self._waiting = asyncio.get_running_loop().create_future()
-        self.send(payload)
-        return await self._waiting
+    def edit(self) -> None:
+        """Write the time into the own row."""
+        self.edits += 1
+        columns = (sync.ColumnDelta("text", b'"t%d"' % time.perf_counter_ns()),)
+        hlc = pack(SystemClock().now_ms(), self.edits)
+        name = sync.delta_id(table="notes", row_id=self.client_id, columns=columns, hlc=hlc, client_id=self.client_id)
+        delta = sync.RowDelta(
+            op=sync.Op.UPDATE,
+            table="notes",
+            row_id=self.client_id,
+            columns=columns,
+            hlc=hlc,
+            client_id=self.client_id,
+            delta_id=name,
+        )
+        self.send(sync.encode_request(sync.SyncPush(client_id=self.client_id, deltas=[delta])))
 
-    def data_received(self, data: bytes) -> None:
+    def latencies_ms(self, data: bytes, now_ns: int) -> list[float]:
+        """Of the broadcasts that are whole now."""
         buffer = self._buffer + data
-        if not self._open.done():
-            end = buffer.find(b"\r\n\r\n")
-            if end < 0:
-                self._buffer = buffer
-                return
-            assert b" 101 " in buffer[:20], buffer[:80]
-            self._open.set_result(None)
-            buffer = buffer[end + 4 :]
+        found: list[float] = []
         offset = 0
         while len(buffer) - offset >= 2:
             size, start = buffer[offset + 1], offset + 2
@@ -72,90 +112,86 @@ class Socket(asyncio.Protocol):
                 size, start = int.from_bytes(buffer[offset + 2 : offset + 4], "big"), offset + 4
             elif size == 127:
                 size, start = int.from_bytes(buffer[offset + 2 : offset + 10], "big"), offset + 10
-            if len(buffer) < start + size:
+            end = start + size
+            if len(buffer) < end:
                 break
-            if buffer[offset] & 0x0F == 0x02:
-                self._frame(buffer[start : start + size])
-            offset = start + size
+            if buffer[start] == BROADCAST:
+                found += [(now_ns - int(sent[1])) / 1e6 for sent in _SENT(buffer, start, end)]
+            offset = end
         self._buffer = buffer[offset:]
-
-    def _frame(self, payload: bytes) -> None:
-        if payload[:1] == bytes([BROADCAST]):
-            self._on_frame(self, payload)
-        elif self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(payload)
+        return found
 
 
-class Sockets:
-    """A crowd on one gateway."""
+def run(plan: Plan) -> Seen:
+    """Connect everyone, let some write, and see what the sampled ones are told."""
+    clients = [Client(plan, number) for number in range(plan.connections)]
+    # The first ones listen and the last ones write.
+    for client in clients[: plan.connections - plan.writers : plan.sampled]:
+        client.is_sampled = True
+    sys.stdout.write("connected\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    poll = select.epoll()
+    by_number = {client.socket.fileno(): client for client in clients}
+    for number in by_number:
+        poll.register(number, select.EPOLLIN)
+    seen = Seen()
+    chance = random.Random(1)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    # Each writes at its own even pace, whatever the server does: an answer that is late delays no edit.
+    times_s = [
+        (began_s + (turn + phase) / plan.edits_per_s, index)
+        for index, phase in enumerate(chance.random() for _ in range(plan.writers))
+        for turn in range(round(plan.seconds * plan.edits_per_s))
+    ]
+    times_s.sort(reverse=True)
+    end_s = began_s + plan.seconds + LAST_S
+    while (now_s := time.perf_counter()) < end_s:
+        while times_s and times_s[-1][0] <= now_s:
+            due_s, index = times_s.pop()
+            seen.late_s = max(seen.late_s, now_s - due_s)
+            clients[-1 - index].edit()
+        wait_s = (times_s[-1][0] if times_s else end_s) - now_s
+        for number, _ in poll.poll(max(0.0, wait_s)):
+            client = by_number[number]
+            data = client.socket.recv(READ_BYTES)
+            assert data, "the server closed a connection"
+            seen.received_bytes += len(data)
+            if client.is_sampled:
+                seen.latencies_ms += client.latencies_ms(data, time.perf_counter_ns())
+    seen.edits = sum(client.edits for client in clients)
+    seen.busy_share = (time.process_time() - began_cpu_s) / (time.perf_counter() - began_s)
+    for client in clients:
+        client.socket.close()
+    return seen
 
-    def __init__(self, url: str, gateway: str) -> None:
-        self._host = urlsplit(url)
-        self._gateway = gateway
-        self._sockets: list[Socket] = []
-        self._sampled: set[int] = set()
-        self._latencies_ms: list[float] = []
-        self.received = 0
 
-    async def connect(self, count: int) -> None:
-        """Connect, pull to the end, listen."""
-        for start in range(0, count, CONNECT_AT_ONCE):
-            await asyncio.gather(*(self._join(number) for number in range(start, min(count, start + CONNECT_AT_ONCE))))
+class Crowd:
+    """The process of a plan: `async with Crowd(plan) as crowd` has everyone connected, `await crowd.edit()` goes on."""
 
-    async def _join(self, number: int) -> None:
-        loop = asyncio.get_running_loop()
-        host, port = self._host.hostname or "", self._host.port or 80
-        _, socket = await loop.create_connection(lambda: Socket(self._on_frame), host, port)
-        await socket.handshake(self._host.netloc, f"/sync/{self._gateway}/ws")
-        await socket.ask(sync.encode_request(sync.SyncPull(client_id=f"c{number}")))
-        self._sockets.append(socket)
-        if number % SAMPLED == 0:
-            self._sampled.add(id(socket))
+    def __init__(self, plan: Plan) -> None:
+        self._plan = msgspec.json.encode(plan).decode()
+        self._process: asyncio.subprocess.Process
 
-    def _on_frame(self, socket: Socket, payload: bytes) -> None:
-        self.received += 1
-        if id(socket) in self._sampled:
-            now_ns = time.perf_counter_ns()
-            self._latencies_ms += [(now_ns - int(found[1])) / 1e6 for found in _SENT(payload)]
-
-    async def edit(self, writers: int, edits_per_s: float, seconds: float) -> list[float]:
-        """Let some of them write for a while; the latencies that the sampled ones saw."""
-        chance = random.Random(1)
-        self.received = 0
-        # Some that listen in the sample, and others that write.
-        await asyncio.gather(
-            *(
-                self._write(index, socket, 1 / edits_per_s, seconds, chance.random())
-                for index, socket in enumerate(self._sockets[-writers:])
-            )
+    async def __aenter__(self) -> "Crowd":
+        pipe = asyncio.subprocess.PIPE
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "benchmarks.sync_sockets", self._plan, stdin=pipe, stdout=pipe
         )
-        return self._latencies_ms
+        assert self._process.stdout is not None
+        assert await self._process.stdout.readline() == b"connected\n", "the crowd could not connect"
+        return self
 
-    async def _write(self, index: int, socket: Socket, every_s: float, seconds: float, phase: float) -> None:
-        client = f"c{index}"
-        end_s = time.perf_counter() + seconds
-        await asyncio.sleep(phase * every_s)
-        number = 0
-        while time.perf_counter() < end_s:
-            number += 1
-            columns = (sync.ColumnDelta("text", b'"t%d"' % time.perf_counter_ns()),)
-            hlc = pack(SystemClock().now_ms(), number)
-            name = sync.delta_id(table="notes", row_id=client, columns=columns, hlc=hlc, client_id=client)
-            delta = sync.RowDelta(
-                op=sync.Op.UPDATE,
-                table="notes",
-                row_id=client,
-                columns=columns,
-                hlc=hlc,
-                client_id=client,
-                delta_id=name,
-            )
-            began_s = time.perf_counter()
-            await socket.ask(sync.encode_request(sync.SyncPush(client_id=client, deltas=[delta])))
-            await asyncio.sleep(max(0.0, every_s - (time.perf_counter() - began_s)))
+    async def edit(self) -> Seen:
+        """Let them write; what was seen."""
+        output, _ = await self._process.communicate(b"\n")
+        return msgspec.json.decode(output, type=Seen)
 
-    async def close(self) -> None:
-        """Leave."""
-        for socket in self._sockets:
-            socket.transport.close()
-        await asyncio.sleep(0)
+    async def __aexit__(self, *exc: object) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(run(msgspec.json.decode(sys.argv[1], type=Plan))).decode())

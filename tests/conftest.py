@@ -21,6 +21,10 @@ settings.register_profile("mainstem", deadline=None)
 settings.load_profile("mainstem")
 
 
+# Tables that tests of both formats fill, each once more under another name.
+IN_DELTA = ("back", "comes", "hard", "keys", "large", "nulls", "shop", "turns")
+
+
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Gateway and pipeline, as `mainstem serve` starts them. Tests keep apart by their tables' names."""
@@ -31,6 +35,8 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.only_state": {"history": False},
             "default.vectors": {"format_version": 3, "history": False},
+            "default.only_state_in_delta": {"history": False, "format": "delta"},
+            **{f"default.{name}_in_delta": {"format": "delta"} for name in IN_DELTA},
         },
     )
     server = ServerProcess(tmp_path_factory.mktemp("live"), config)

@@ -1,10 +1,10 @@
-"""What we write, with every feature in use, is read alike by delta-rs and DuckDB."""
+"""What we write, with every feature in use, is read alike by delta-rs, DuckDB and Spark; and Spark writes on."""
 
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -13,6 +13,9 @@ from duckdb_extensions import import_extension
 
 from mainstem.client.delta import DeltaTable, Storage, create_storage
 from tests.compat.delta_fixtures import ordered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS = [
     {
@@ -88,3 +91,15 @@ def test_duckdb(table: DeltaTable) -> None:
     connection.load_extension("delta")
     found = connection.execute(f"SELECT * FROM delta_scan('{table.uri}')").to_arrow_table()
     assert ordered(found.to_pylist()) == ours(table)
+
+
+@pytest.mark.spark
+def test_spark_reads_and_writes_on(table: DeltaTable, spark: "SparkSession") -> None:
+    found = table.to_spark(spark)
+    assert ordered([row.asDict(recursive=True) for row in found.collect()]) == ours(table)
+    count = len(table.query())
+    spark.sql(f"DELETE FROM delta.`{table.uri}` WHERE n = 31")
+    assert len(table.query()) == count - len(table.snapshot(table.version - 1).query({"n": 31}))
+    assert table.query({"n": 31}) == []
+    table.upsert([{"_id": "32", "n": 31}])
+    assert table.to_spark(spark).where("n = 31").count() == 1

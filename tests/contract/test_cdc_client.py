@@ -17,7 +17,7 @@ from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.client import Backoff, CdcClient, delete, insert, read, update
 from mainstem.doors.cdc_memory import MemoryLake
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
-from mainstem.doors.ws import FRAME_BYTES_MAX, CdcDoor, cdc_route
+from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
 from mainstem.model import Invalid, LogPosition, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import SystemClock
 
@@ -48,7 +48,7 @@ class Site:
         config = uvicorn.Config(
             Litestar([cdc_route(self.door)], openapi_config=None),
             ws="websockets-sansio",
-            ws_max_size=FRAME_BYTES_MAX,
+            ws_max_size=SERVER_FRAME_BYTES_MAX,
             ws_per_message_deflate=True,
             log_level="critical",
             lifespan="off",

@@ -664,4 +664,6 @@ async def test_requests_beyond_the_limit_are_told_when_to_come_back(server: Serv
         assert int(answer.headers["Retry-After"]) >= 1
         assert (answer.headers["X-RateLimit-Limit"], answer.headers["X-RateLimit-Remaining"]) == ("100", "0")
         assert abs(int(answer.headers["X-RateLimit-Reset"]) - time.time()) < 60
-        assert "too many requests" in answer.json()["detail"]
+        told = answer.json()
+        assert "too many requests" in told["detail"]
+        assert told["reason"] == told["error"]["reason"] == "rate_limited"

@@ -185,6 +185,8 @@ async def test_websocket(tmp_path: Path) -> None:
 
 CLOSES: list[tuple[bytes | str, int, str]] = [
     ("text", 1003, "binary"),
+    # More than a push may have, and less than the server reads at all.
+    (b"\x01" + b"\0" * (17 << 20), 1008, "too_large"),
     (b"\x09abc", 1002, "unknown_tag"),
     (b"\x01", 1002, "unknown_tag"),
     (b"\x01\xff\xff", 1008, "invalid_protobuf"),

@@ -9,6 +9,7 @@ import random
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
@@ -21,6 +22,8 @@ BATCH = 20
 # About 1,000 changes a second: enough that every kill meets work in flight.
 PAUSE_S = 0.02
 CONFIG = Config(server=ServerConfig(port=0), log=LogConfig(flush_events=2_000, flush_interval_s=0.5, flush_age_s=0.5))
+IN_DELTA = msgspec.structs.replace(CONFIG, tables={f"default.{name}": {"format": "delta"} for name in Shop().tables})
+TARGETS = ("gateway", "pipeline", "both")
 
 
 class Producer:
@@ -69,24 +72,26 @@ async def _kill_once(server: ServerProcess, target: str) -> None:
         await server.start()
 
 
-async def _run_kills(folder: Path, seed: int, kills: int) -> None:
+async def _run_kills(
+    folder: Path, seed: int, kills: int, *, config: Config = CONFIG, targets: tuple[str, ...] = TARGETS
+) -> None:
     rng = random.Random(seed)
     shop = Shop(seed)
-    async with ServerProcess(folder, CONFIG) as server, asyncio.TaskGroup() as tasks:
+    async with ServerProcess(folder, config) as server, asyncio.TaskGroup() as tasks:
         producer = Producer(server.ws_url, shop)
         tasks.create_task(producer.run())
         for index in range(kills):
             if index % 4 == 0:
                 await _until_it_commits(server)
             await asyncio.sleep(rng.uniform(0.0, 1.5))
-            await _kill_once(server, rng.choice(("gateway", "pipeline", "both")))
+            await _kill_once(server, rng.choice(targets))
         producer.stop()
         async with asyncio.timeout(120):
             while producer.durable * BATCH < shop.events:
                 await asyncio.sleep(0.05)
         flushed = await server.flush(timeout_s=240)
         assert flushed["complete"], flushed
-        assert_tables_hold(server.url, shop)
+        assert_tables_hold(folder / "delta" if config is IN_DELTA else server.url, shop)
 
 
 @pytest.mark.timeout(900)
@@ -96,9 +101,15 @@ async def test_twenty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> N
     await _run_kills(tmp_path, seed, kills=20)
 
 
+@pytest.mark.timeout(900)
+async def test_kills_between_the_commits_of_delta_tables(tmp_path: Path) -> None:
+    await _run_kills(tmp_path, 20_261_117, kills=4, config=IN_DELTA, targets=("pipeline", "both"))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-async def test_any_number_of_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [CONFIG, IN_DELTA], ids=["iceberg", "delta"])
+async def test_any_number_of_kills(tmp_path: Path, config: Config) -> None:
     seed, kills = int(os.environ.get("SEED", "1")), int(os.environ.get("KILLS", "200"))
     print(f"seed {seed}, {kills} kills")
-    await _run_kills(tmp_path, seed, kills)
+    await _run_kills(tmp_path, seed, kills, config=config)

@@ -1,15 +1,34 @@
-"""The judge: DuckDB, reading through the catalog. None of the product's own merge or pipeline code."""
+"""The judge: DuckDB, reading through the catalog, or Delta tables where they are. None of the product's own code.
+
+`lake` is where the tables are: a catalog's URL, or the folder of Delta tables.
+"""
 
 import json
+from pathlib import Path
 from typing import Any
+
+import duckdb
+from duckdb_extensions import import_extension
 
 from mainstem.app.sample import Shop
 from mainstem.client import connect_duckdb
 
+Lake = str | Path
 
-def read_state(url: str, table: str) -> dict[str, dict[str, Any]]:
+
+def read(lake: Lake, columns: str, table: str) -> duckdb.DuckDBPyConnection:
+    """Columns of every row of a table."""
+    if isinstance(lake, str):
+        return connect_duckdb(lake).execute(f"SELECT {columns} FROM lake.default.{table}")
+    connection = duckdb.connect()
+    import_extension("delta", con=connection)
+    connection.load_extension("delta")
+    return connection.execute(f"SELECT {columns} FROM delta_scan('{lake / 'default' / table}')")
+
+
+def read_state(lake: Lake, table: str) -> dict[str, dict[str, Any]]:
     """A state table by key. A key that stands twice is an error at once."""
-    cursor = connect_duckdb(url).execute(f"SELECT * FROM lake.default.{table}")
+    cursor = read(lake, "*", table)
     names = [column[0] for column in cursor.description or []]
     rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
     by_key = {row["_key"]: row for row in rows}
@@ -17,24 +36,23 @@ def read_state(url: str, table: str) -> dict[str, dict[str, Any]]:
     return by_key
 
 
-def read_history(url: str, table: str) -> list[tuple[str, int, int]]:
+def read_history(lake: Lake, table: str) -> list[tuple[str, int, int]]:
     """(source, batch sequence, event sequence) of every change in the history, repeats included."""
-    query = f"SELECT _source, _batch_sequence, _sequence FROM lake.default.{table}_history"
-    return connect_duckdb(url).execute(query).fetchall()
+    return read(lake, "_source, _batch_sequence, _sequence", f"{table}_history").fetchall()
 
 
-def assert_tables_hold(url: str, shop: Shop) -> None:
+def assert_tables_hold(lake: Lake, shop: Shop) -> None:
     """Every change of the shop is in the histories once, and every row of the state is as the shop has it."""
     seen: list[int] = []
     for table, expected in shop.tables.items():
-        seen += [sequence for _, _, sequence in read_history(url, table)]
-        rows = read_state(url, table)
+        seen += [sequence for _, _, sequence in read_history(lake, table)]
+        rows = read_state(lake, table)
         assert rows.keys() == expected.keys(), _keys(table, rows.keys(), expected.keys())
         for key, row in expected.items():
             for name, value in row.items():
-                read = rows[key][name]
-                sent = json.loads(read) if isinstance(value, list | dict) else read
-                assert sent == value, f"{table} {key} {name}: sent {value!r}, found {read!r}"
+                found = rows[key][name]
+                sent = json.loads(found) if isinstance(value, list | dict) else found
+                assert sent == value, f"{table} {key} {name}: sent {value!r}, found {found!r}"
     missing = set(range(1, shop.sequence + 1)) - set(seen)
     assert not missing, f"lost: {sorted(missing)[:20]} of {shop.sequence}"
     assert len(seen) == shop.sequence, f"counted twice: {len(seen) - shop.sequence} changes"

@@ -57,7 +57,7 @@ class Twins {
         for (const id of some) seen.add(rowKey("t", id));
         await db.applyCheckpointPiece({ deltas: part, sinceHlc: 0n, serverHlc: this.cursor, hasMore: true }, fresh);
       }
-      await db.finishCheckpoint(this.cursor, seen);
+      await db.finishCheckpoint(this.cursor, [...had].filter((key) => !seen.has(key)));
     });
   }
 

@@ -1,7 +1,9 @@
 """Turns: batches go to the log source by source, so that nobody waits behind another's queue.
 
-As long as little is on its way to the disk, a batch goes straight on. Beyond that each source has a queue of its own,
-and they are served one batch at a time, in turn. The order of a source's batches stays as it is.
+What is on its way to the disk is written and synced together: a batch waits for the group before its own and for its
+own, so both must stay small where somebody else waits. A source that is alone may fill a group; beside others it has a
+share of one. Beyond that it has a queue of its own, and queues are served one batch at a time, in turn. Whoever has
+nothing on its way goes straight on. The order of a source's batches stays as it is.
 """
 
 import asyncio
@@ -19,9 +21,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnSettings:
-    """How much may be on its way to the disk before sources take turns, and how much may wait for its turn."""
+    """How much may be on its way to the disk, of all and of each where there are several; how much may wait."""
 
     on_the_way_bytes_max: int = 2 * 1024 * 1024
+    share_bytes: int = 256 * 1024
     waiting_bytes_max: int = 64 * 1024 * 1024
     retry_s: float = 0.5
 
@@ -42,14 +45,16 @@ class Turns(Generic[T]):
         self._settings = settings or TurnSettings()
         self._on_the_way_bytes = 0
         self._waiting_bytes = 0
+        # By source, of what is on its way.
+        self._shares: dict[str, int] = {}
         # By source, the next one to be served first.
         self._queues: OrderedDict[str, deque[_Waiting[T]]] = OrderedDict()
 
     def enter(self, admitted: Admitted) -> "asyncio.Future[T]":
         """Take a batch; the future has the log's outcome. Raises Overloaded where too much waits already."""
-        if not self._queues and self._on_the_way_bytes < self._settings.on_the_way_bytes_max:
-            return self._pass_on(admitted)
         source = admitted.batch.source
+        if source not in self._queues and self._may_pass(source):
+            return self._pass_on(admitted)
         self._check_room(source, len(admitted.batch.payload))
         waiting = _Waiting[T](admitted, asyncio.get_running_loop().create_future())
         self._queues.setdefault(source, deque()).append(waiting)
@@ -70,20 +75,34 @@ class Turns(Generic[T]):
                 retry_after_s=self._settings.retry_s,
             )
 
+    def _may_pass(self, source: str) -> bool:
+        """Whether there is room for one more batch of a source on the way to the disk."""
+        limit = self._settings.on_the_way_bytes_max
+        share = self._shares.get(source)
+        if share is None:
+            # The others fill the room; it gets some that they cannot have.
+            return self._on_the_way_bytes < 2 * limit
+        is_alone = len(self._shares) == 1 and self._queues.keys() <= {source}
+        return self._on_the_way_bytes < limit and (is_alone or share < self._settings.share_bytes)
+
     def _pass_on(self, admitted: Admitted) -> "asyncio.Future[T]":
         outcome = asyncio.ensure_future(self._append(admitted))
-        size = len(admitted.batch.payload)
+        source, size = admitted.batch.source, max(1, len(admitted.batch.payload))
         self._on_the_way_bytes += size
-        outcome.add_done_callback(partial(self._left, size))
+        self._shares[source] = self._shares.get(source, 0) + size
+        outcome.add_done_callback(partial(self._left, source, size))
         return outcome
 
-    def _left(self, size: int, _: "asyncio.Future[T]") -> None:
+    def _left(self, source: str, size: int, _: "asyncio.Future[T]") -> None:
         self._on_the_way_bytes -= size
-        while self._queues and self._on_the_way_bytes < self._settings.on_the_way_bytes_max:
-            source, queue = self._queues.popitem(last=False)
+        self._shares[source] -= size
+        if not self._shares[source]:
+            del self._shares[source]
+        while (following := next(filter(self._may_pass, self._queues), None)) is not None:
+            queue = self._queues.pop(following)
             waiting = queue.popleft()
             if queue:
-                self._queues[source] = queue
+                self._queues[following] = queue
             self._waiting_bytes -= len(waiting.admitted.batch.payload)
             try:
                 outcome = self._pass_on(waiting.admitted)

@@ -7,8 +7,9 @@ itself works by.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,9 +20,13 @@ from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import compaction as door
 from mainstem.model import NOWHERE, MainstemError, NotFound, TableName
+from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
 from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table, plan_groups
 from mainstem.wire.jobs import ENDED, Job, JobNews, JobState
+
+if TYPE_CHECKING:
+    from mainstem.query.delta import DeltaVersion
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +36,17 @@ _AUTO_STEPS = (Step.COMPACT, Step.DELETES, Step.MANIFESTS, Step.EXPIRE)
 class Maintainer:
     """Behind `/v1/compaction`."""
 
-    def __init__(self, catalog: Catalog, settings: MaintenanceSettings, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: MaintenanceSettings,
+        folder: Path,
+        clock: Clock,
+        in_delta: Callable[[TableName], LoadedTable | None] = lambda _: None,
+    ) -> None:
+        """`in_delta` loads a table of ours that is kept in Delta; None for every other."""
         self._catalog = catalog
+        self._in_delta = in_delta
         self._settings = settings
         self._clock = clock
         self._jobs = Jobs(folder / "jobs.db", clock)
@@ -55,30 +69,30 @@ class Maintainer:
             if not self._settings.auto:
                 continue
             try:
-                await self.auto(dry_run=False, only_due=True)
+                await self.auto(_everything, dry_run=False, only_due=True)
             # The task's edge: the next look comes soon, and the doors stay open meanwhile.
             except (OSError, MainstemError) as error:
                 logger.error("tables could not be looked at for maintenance: %s", error)
 
     # What the door asks
 
-    async def candidates(self, namespace: str | None, table: str | None) -> door.Candidates:
+    async def candidates(self, sees: door.Sees, namespace: str | None, table: str | None) -> door.Candidates:
         """Tables with something to gain."""
         found = []
-        for name in await self._names(namespace, table):
+        for name in await self._names(sees, namespace, table):
             candidate = await self._candidate(name, self._settings)
             if candidate is not None and (_is_worth_it(candidate) or table is not None):
                 found.append(candidate)
         found.sort(key=lambda each: each.files_after - each.data_files - each.delete_files)
         return door.Candidates(candidates=found, thresholds=msgspec.to_builtins(self._settings))
 
-    async def run(self, asked: door.RunBody) -> door.RunAnswer:
+    async def run(self, sees: door.Sees, asked: door.RunBody) -> door.RunAnswer:
         """Queue a job per table, or say what it would do."""
         namespace = asked.namespace if isinstance(asked.namespace, str) else ".".join(asked.namespace)
         changes = _changes(asked)
         settings = msgspec.structs.replace(self._settings, **changes)
         plan = []
-        for name in await self._names(namespace, asked.table):
+        for name in await self._names(sees, namespace, asked.table):
             candidate = await self._candidate(name, settings, asked.partitions)
             if candidate is not None and (asked.table is not None or _is_worth_it(candidate)):
                 plan.append(candidate)
@@ -102,12 +116,10 @@ class Maintainer:
             jobs = [await self._jobs.wait(job.id, max(0.0, deadline_s - self._clock.monotonic_s())) for job in jobs]
         return door.RunAnswer(dry_run=asked.dry_run, jobs=jobs, plan=plan)
 
-    async def auto(self, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
+    async def auto(self, sees: door.Sees, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
         """Queue a job for every table that has something to gain by the thresholds."""
         plan, jobs = [], []
-        tables = await asyncio.to_thread(self._catalog.tables)
-        # Other engines' tables are theirs to maintain, unless somebody asks.
-        for name in sorted(each.table for each in tables if each.covered > NOWHERE):
+        for name in [name for name in await asyncio.to_thread(self._ours) if sees(name)]:
             if only_due and not await asyncio.to_thread(self._is_due, name):
                 continue
             try:
@@ -127,9 +139,9 @@ class Maintainer:
                 jobs.append(await self._jobs.submit(job))
         return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan)
 
-    def metrics(self) -> door.CompactionMetrics:
+    def metrics(self, sees: door.Sees) -> door.CompactionMetrics:
         """Totals over the jobs that are remembered."""
-        jobs = self._jobs.all()
+        jobs = self.jobs(sees)
         states = {str(state): sum(job.state is state for job in jobs) for state in JobState}
         totals: dict[str, dict[str, int]] = {}
         tables: dict[str, list[Job]] = {}
@@ -145,17 +157,20 @@ class Maintainer:
             tables={name: _runs(each) for name, each in sorted(tables.items())},
         )
 
-    def jobs(self) -> list[Job]:
+    def jobs(self, sees: door.Sees) -> list[Job]:
         """The newest first."""
-        return self._jobs.all()
+        return [job for job in self._jobs.all() if sees(_name_of(job))]
 
-    def job(self, job_id: str) -> Job:
+    def job(self, sees: door.Sees, job_id: str) -> Job:
         """One of them."""
-        return self._jobs.get(job_id)
+        job = self._jobs.get(job_id)
+        if not sees(_name_of(job)):
+            raise NotFound(f"job does not exist. got={job_id}")
+        return job
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, sees: door.Sees, job_id: str) -> Job:
         """End one."""
-        return await self._jobs.cancel(job_id)
+        return await self._jobs.cancel(self.job(sees, job_id).id)
 
     async def take(self, worker: str, wait_s: float) -> Job | None:
         """The pipeline asks for work."""
@@ -167,11 +182,15 @@ class Maintainer:
 
     # What there is
 
-    async def _names(self, namespace: str | None, table: str | None) -> list[TableName]:
+    async def _names(self, sees: door.Sees, namespace: str | None, table: str | None) -> list[TableName]:
         if table is not None:
-            return [TableName(namespace or "default", table)]
+            name = TableName(namespace or "default", table)
+            if not sees(name):
+                raise NotFound(f"table does not exist. got={name}")
+            return [name]
         tables = await asyncio.to_thread(self._catalog.tables)
-        return sorted(each.table for each in tables if namespace in (None, each.table.namespace))
+        names = (each.table for each in tables if namespace in (None, each.table.namespace))
+        return sorted(name for name in names if sees(name))
 
     async def _candidate(
         self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...] = ()
@@ -181,13 +200,28 @@ class Maintainer:
     def _look(
         self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...]
     ) -> door.Candidate | None:
-        document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
-        if current_snapshot_id(document) is None:
+        document, inventory = self._taken(name)
+        if inventory is None:
             return None
         settings = for_table(settings, document["properties"])
-        inventory = self._catalog.inventories.take(document)
         self._looked[name] = (len(inventory.files) + inventory.delete_files, self._clock.now_ms())
         return _candidate(name, document, inventory, settings, partitions, self._clock.now_ms())
+
+    def _document(self, name: TableName) -> "tuple[Document, DeltaVersion | None]":
+        """What the table's metadata says, and where it is kept in Delta, that version of it."""
+        found = self._in_delta(name)
+        if found is not None:
+            return dict(found.metadata), found.delta
+        return self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document, None
+
+    def _taken(self, name: TableName) -> tuple[Document, Inventory | None]:
+        document, in_delta = self._document(name)
+        if in_delta is not None:
+            from mainstem.app.deltainventory import inventory_of
+
+            return document, inventory_of(in_delta)
+        has_data = current_snapshot_id(document) is not None
+        return document, self._catalog.inventories.take(document) if has_data else None
 
     def _tuned(self) -> dict[str, Any]:
         """What may have changed since the pipeline was started with it."""
@@ -199,7 +233,7 @@ class Maintainer:
         if self._jobs.pending(str(name)) is not None:
             return False
         try:
-            document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+            document, _ = self._document(name)
         except NotFound:
             return False
         snapshot_id = current_snapshot_id(document)
@@ -211,6 +245,13 @@ class Maintainer:
         if len(document["snapshots"]) > 1.2 * self._settings.snapshots_max:
             return True
         return _files_of(document, snapshot_id) - files_then >= self._settings.new_files_max
+
+    def _ours(self) -> list[TableName]:
+        """Other engines' tables are theirs to maintain, unless somebody asks."""
+        tables = self._catalog.tables()
+        return sorted(
+            each.table for each in tables if each.covered > NOWHERE or self._in_delta(each.table) is not None
+        )
 
     def _last_run_ms(self, name: TableName) -> int:
         ended = [job.finished_ms or 0 for job in self._jobs.all() if job.table == str(name) and job.state in ENDED]
@@ -224,6 +265,15 @@ class Maintainer:
         ]
         since_ms = max(times, default=self._started_ms)
         return self._clock.now_ms() - since_ms >= self._settings.orphan_interval_s * 1000
+
+
+def _everything(_: TableName) -> bool:
+    return True
+
+
+def _name_of(job: Job) -> TableName:
+    namespace, _, table = job.table.rpartition(".")
+    return TableName(namespace, table)
 
 
 def _files_of(document: Document, snapshot_id: int) -> int:

@@ -61,6 +61,15 @@ class Dialect(Protocol):
     def child(self, node: str, name: str) -> str | None:
         """The named child of an object; None where the engine cannot say such a name."""
 
+    def straight(self, column: str, path: tuple[str, ...]) -> tuple[str, str] | None:
+        """What JSON text has at a path of names, and a condition: no array is on the way to it, nor is it one.
+
+        None where the engine gains nothing by asking for it first.
+        """
+
+    def sieve(self, column: str, path: tuple[str, ...], relation: str, value: float | str) -> Sql | None:
+        """A cheap condition that lets through all whose value at a path may relate so; None where there is none."""
+
     def item(self, node: str, index: int) -> str:
         """One element of an array."""
 
@@ -139,7 +148,26 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def _pointer(path: tuple[str, ...]) -> str:
+    return quoted("".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path))
+
+
 _MARKED = ", ".join(map(quoted, MARKS))
+
+
+class _Leaf(str):
+    """A node that is found in one step from its column: its type is then known without writing it out as text."""
+
+    def __new__(cls, column: str, pointer: str) -> "_Leaf":
+        leaf = super().__new__(cls, f"json_extract({column}, {pointer})")
+        leaf.type = f"json_type({column}, {pointer})"
+        return leaf
+
+    type: str
+
+
+def _json_type(node: str) -> str:
+    return node.type if isinstance(node, _Leaf) else f"json_type({node})"
 
 
 class DuckDb:
@@ -182,8 +210,26 @@ class DuckDb:
 
     def child(self, node: str, name: str) -> str | None:
         # A JSON pointer: any name can be written in one. On an array it takes an index, as documents do.
-        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
-        return None if "\x00" in name else f"json_extract({node}, {quoted(pointer)})"
+        return None if "\x00" in name else f"json_extract({node}, {_pointer((name,))})"
+
+    def straight(self, column: str, path: tuple[str, ...]) -> tuple[str, str] | None:
+        if "\x00" in "".join(path):
+            return None
+        leaf = _Leaf(column, _pointer(path))
+        on_the_way = [f"json_type({column}, {_pointer(path[:length])})" for length in range(len(path) + 1)]
+        no_array = " AND ".join(f"{node} IS DISTINCT FROM 'ARRAY'" for node in on_the_way)
+        # Most rows have a plain value there, and need but one look: only objects lead to it.
+        return leaf, f"{leaf.type} IN ('BIGINT', 'UBIGINT', 'DOUBLE', 'VARCHAR', 'BOOLEAN') OR ({no_array})"
+
+    def sieve(self, column: str, path: tuple[str, ...], relation: str, value: float | str) -> Sql | None:
+        # Null where there is nothing, or an array or an object: those are looked at in full.
+        scalar = f"json_value({column}, {_pointer(path)})"
+        if isinstance(value, str):
+            # It gives a text as JSON writes it, which says as much where nothing in it is escaped.
+            if relation != "=" or not value.isprintable() or set(value) & set('"\\'):
+                return None
+            return Sql(f"COALESCE({scalar} = ?, TRUE)", (f'"{value}"',))
+        return Sql(f"COALESCE(TRY_CAST({scalar} AS DOUBLE) {relation} CAST(? AS DOUBLE), TRUE)", (value,))
 
     def item(self, node: str, index: int) -> str:
         return f"json_extract({node}, '$[{index}]')"
@@ -203,41 +249,46 @@ class DuckDb:
         return f"COALESCE(list_has_any(json_keys({node}), [{_MARKED}]), FALSE)"
 
     def is_array(self, node: str) -> str:
-        return f"json_type({node}) = 'ARRAY'"
+        return f"{_json_type(node)} = 'ARRAY'"
 
     def is_object(self, node: str) -> str:
-        return f"json_type({node}) = 'OBJECT'"
+        return f"{_json_type(node)} = 'OBJECT'"
 
     def is_null(self, node: str) -> str:
-        return f"json_type({node}) = 'NULL'"
+        return f"{_json_type(node)} = 'NULL'"
 
     def is_string(self, node: str) -> str:
-        return f"json_type({node}) = 'VARCHAR'"
+        return f"{_json_type(node)} = 'VARCHAR'"
 
     def is_boolean(self, node: str, value: bool) -> str:
         return f"CAST({node} AS VARCHAR) = '{str(value).lower()}'"
 
     def any_boolean(self, node: str) -> str:
-        return f"json_type({node}) = 'BOOLEAN'"
+        return f"{_json_type(node)} = 'BOOLEAN'"
 
     def is_number(self, node: str) -> str:
-        return f"json_type({node}) IN ('BIGINT', 'UBIGINT', 'DOUBLE')"
+        return f"{_json_type(node)} IN ('BIGINT', 'UBIGINT', 'DOUBLE')"
 
     def is_number_of(self, node: str, code: str) -> str | None:
         whole = f"TRY_CAST({node} AS HUGEINT)"
-        integer = f"json_type({node}) IN ('BIGINT', 'UBIGINT')"
+        integer = f"{_json_type(node)} IN ('BIGINT', 'UBIGINT')"
         match code:
             case "int":
                 return f"({integer} AND {whole} BETWEEN {INT32_MIN} AND {INT32_MAX})"
             case "long":
                 return f"({integer} AND {whole} NOT BETWEEN {INT32_MIN} AND {INT32_MAX} AND {whole} <= {INT64_MAX})"
             case _:
-                return f"(json_type({node}) = 'DOUBLE' OR ({integer} AND {whole} > {INT64_MAX}))"
+                return f"({_json_type(node)} = 'DOUBLE' OR ({integer} AND {whole} > {INT64_MAX}))"
 
     def text(self, node: str) -> str:
         return f"json_extract_string({node}, '$')"
 
     def compare_number(self, node: str, bounds: NumberBounds) -> Sql | None:
+        if bounds.double is not None and abs(bounds.double[1]) < EXACT_INTEGER_MAX:
+            # No two integers that a double cannot tell apart are on different sides of it.
+            relation, value = bounds.double
+            compared = f"TRY_CAST({node} AS DOUBLE) {relation.value} CAST(? AS DOUBLE)"
+            return Sql(f"({self.is_number(node)} AND {compared})", (value,))
         # The engine would compare a BIGINT with a double as doubles and round; each sort has its own constant instead.
         double = Sql("FALSE")
         if bounds.double is not None:
@@ -250,7 +301,7 @@ class DuckDb:
             integer = Sql(f"TRY_CAST({node} AS BIGINT) {by.value} CAST(? AS BIGINT)", (whole,))
         # An integer beyond 64 bits is a double in a document.
         text = (
-            f"CASE json_type({node}) WHEN 'DOUBLE' THEN {double.text} WHEN 'BIGINT' THEN {integer.text} "
+            f"CASE {_json_type(node)} WHEN 'DOUBLE' THEN {double.text} WHEN 'BIGINT' THEN {integer.text} "
             f"WHEN 'UBIGINT' THEN CASE WHEN TRY_CAST({node} AS BIGINT) IS NULL THEN {double.text} "
             f"ELSE {integer.text} END ELSE FALSE END"
         )
@@ -259,7 +310,7 @@ class DuckDb:
     def modulo(self, node: str, divisor: int, remainder: int) -> Sql | None:
         # Halves of integers are cut off, not rounded, and what does not fit 64 bits does not pass.
         whole = (
-            f"CASE json_type({node}) WHEN 'DOUBLE' THEN TRY_CAST(trunc(TRY_CAST({node} AS DOUBLE)) AS BIGINT) "
+            f"CASE {_json_type(node)} WHEN 'DOUBLE' THEN TRY_CAST(trunc(TRY_CAST({node} AS DOUBLE)) AS BIGINT) "
             f"WHEN 'BIGINT' THEN TRY_CAST({node} AS BIGINT) WHEN 'UBIGINT' THEN TRY_CAST({node} AS BIGINT) END"
         )
         return Sql(f"CAST({whole} AS HUGEINT) % CAST(? AS HUGEINT) = CAST(? AS HUGEINT)", (divisor, remainder))
@@ -342,6 +393,14 @@ class Spark:
         if name.isascii() and name.isdigit() and len(name) < 9:
             return f"COALESCE({found}, {self.item(node, int(name))})"
         return found
+
+    def straight(self, column: str, path: tuple[str, ...]) -> tuple[str, str] | None:
+        del column, path
+        return None
+
+    def sieve(self, column: str, path: tuple[str, ...], relation: str, value: float | str) -> Sql | None:
+        del column, path, relation, value
+        return None
 
     def item(self, node: str, index: int) -> str:
         return f"try_variant_get({node}, '$[{index}]', 'variant')"

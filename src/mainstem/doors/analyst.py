@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, Router, get
 from litestar.exceptions import HTTPException
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from mainstem.admission import Role
 from mainstem.doors.access import access
@@ -87,8 +87,8 @@ def analyst_router(engine: QueryEngine, *, scope: Scope = unbounded) -> Router:
     async def as_of(
         request: AnyRequest,
         table: FromPath[str],
-        clock: str,
-        key: str | None = None,
+        clock: FromQuery[str],
+        key: FromQuery[str | None] = None,
         limit: Limit = ROWS_DEFAULT,
     ) -> Past:
         rows, truncated = await ask(request, as_of_sql(_table(table), read_clock(clock), key), limit)
@@ -96,7 +96,11 @@ def analyst_router(engine: QueryEngine, *, scope: Scope = unbounded) -> Router:
 
     @get("/changes", summary="The changes between two clocks or times")
     async def changes(
-        request: AnyRequest, table: FromPath[str], after: str, through: str, limit: Limit = ROWS_DEFAULT
+        request: AnyRequest,
+        table: FromPath[str],
+        after: FromQuery[str],
+        through: FromQuery[str],
+        limit: Limit = ROWS_DEFAULT,
     ) -> Changes:
         sql = changes_sql(_table(table), read_clock(after), read_clock(through))
         rows, truncated = await ask(request, sql, limit)
@@ -106,7 +110,11 @@ def analyst_router(engine: QueryEngine, *, scope: Scope = unbounded) -> Router:
 
     @get("/blame", summary="Who changed a column, and when")
     async def blame(
-        request: AnyRequest, table: FromPath[str], key: str, column: str, limit: Limit = ROWS_DEFAULT
+        request: AnyRequest,
+        table: FromPath[str],
+        key: FromQuery[str],
+        column: FromQuery[str],
+        limit: Limit = ROWS_DEFAULT,
     ) -> Blame:
         rows, truncated = await ask(request, blame_sql(_table(table), key, column), limit)
         return Blame(

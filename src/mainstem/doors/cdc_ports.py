@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from mainstem.doors.cdc_session import CdcSession
 
 # Larger than any payload that is taken, so that a batch that is too large gets an answer; beyond it the socket is
-# closed with 1009. To be given to the server (uvicorn: ws_max_size). A compressed frame may not hold more either.
+# closed with 1009. A compressed frame may not hold more either.
 FRAME_BYTES_MAX = 16 * 1024 * 1024
+# What the server itself takes (uvicorn: ws_max_size): more, so that each door refuses in its own words.
+SERVER_FRAME_BYTES_MAX = 2 * FRAME_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstem.admission import RateExceeded, Rates, RateView
+from mainstem.doors.refusals import ErrorBody
 from mainstem.runtime.clock import Clock
 
 TOO_MANY = 429
@@ -50,8 +51,10 @@ def _headers(view: RateView, clock: Clock) -> list[tuple[bytes, bytes]]:
 
 
 async def _refuse(send: Send, refusal: RateExceeded, clock: Clock) -> None:
+    told = ErrorBody(message=str(refusal), type="Overloaded", code=TOO_MANY, reason=refusal.reason)
     body = msgspec.json.encode(
-        {"status_code": TOO_MANY, "detail": str(refusal), "error": {"message": str(refusal), "code": TOO_MANY}}
+        # The sync protocol has its reason at the top, the other doors within the error.
+        {"status_code": TOO_MANY, "detail": told.message, "reason": told.reason, "error": told}
     )
     headers = [
         (b"content-type", b"application/json"),

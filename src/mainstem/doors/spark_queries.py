@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol
 
 import pyarrow as pa
 from litestar import Request, Response, Router, get, post
-from litestar.params import JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 
 from mainstem.model import Invalid, MainstemError
 from mainstem.wire.jobs import JobOrder
@@ -48,15 +48,15 @@ def spark_queries_router(app: Asking) -> Router:
         return Response(found) if found is not None else Response(None, status_code=204)
 
     @get("/{query_id:str}", include_in_schema=False)
-    async def is_wanted(query_id: str) -> JobOrder:
+    async def is_wanted(query_id: FromPath[str]) -> JobOrder:
         return JobOrder(go_on=app.is_wanted(query_id))
 
     @post("/{query_id:str}", status_code=200, include_in_schema=False, request_max_body_size=None)
-    async def bring(query_id: str, request: AnyRequest) -> JobOrder:
+    async def bring(query_id: FromPath[str], request: AnyRequest) -> JobOrder:
         return JobOrder(go_on=await _take_in(app, query_id, request))
 
     @post("/{query_id:str}/failed", status_code=200, include_in_schema=False)
-    async def fail(query_id: str, data: JSONBody[QueryFailed]) -> JobOrder:
+    async def fail(query_id: FromPath[str], data: JSONBody[QueryFailed]) -> JobOrder:
         await app.fail(query_id, data)
         return JobOrder(go_on=False)
 

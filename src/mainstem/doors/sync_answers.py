@@ -82,14 +82,15 @@ def close_of(error: MainstemError) -> tuple[Close, str]:
 def _reason(error: MainstemError) -> str:
     match error:
         case TooLarge():
-            return "too_large"
-        case Invalid():
-            return error.reason
+            reason = "too_large"
+        case Invalid() | Overloaded(reason="rate_limited"):
+            reason = error.reason
         case Denied():
-            return "denied"
+            reason = "denied"
         case Overloaded() | Conflict():
-            return "overloaded"
+            reason = "overloaded"
         case NotFound():
-            return "not_found"
+            reason = "not_found"
         case _:
-            return "internal"
+            reason = "internal"
+    return reason

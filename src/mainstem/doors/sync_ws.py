@@ -18,14 +18,17 @@ from mainstem.doors.sync_frames import Frame, writer_of
 from mainstem.doors.sync_http import Receive, asked_of, viewer_of
 from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
-from mainstem.model.errors import Denied, MainstemError, Overloaded
+from mainstem.model.errors import Denied, Invalid, MainstemError, Overloaded
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import Close, SyncPush, decode_request, join_response, split_push
+from mainstem.wire.sync.checks import PUSH_BYTES_MAX
 from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
 
 CONNECTIONS_MAX = 10_000
 BROADCAST_DELTAS_MAX = 1_000
+# A push, and its tag.
+REQUEST_BYTES_MAX = PUSH_BYTES_MAX + 1
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
 DRAIN_S_MAX = 5.0
 _RETRY_AFTER_S = 5.0
@@ -134,6 +137,7 @@ class _Rounds:
         self._due = None
         began_s = self._clock.monotonic_s()
         frames: dict[object, tuple[Frame | None, LogPosition | None]] = {}
+        writers: dict[LogPosition, frozenset[str]] = {}
         for connection in self.connections:
             told, covered = connection.told, connection.covered
             if told is None or covered >= self._service.newest:
@@ -141,7 +145,9 @@ class _Rounds:
             if connection.is_full:
                 connection.broadcast(*self._gap())
                 continue
-            key = (told, covered, self._service.view_key(self._gateway, connection.viewer))
+            if covered not in writers:
+                writers[covered] = self._service.writers(self._gateway, covered)
+            key = (told, covered, self._service.view_key(self._gateway, connection.viewer, writers[covered]))
             if key not in frames:
                 frames[key] = self._frame(told, covered, connection.viewer)
             frame, cursor = frames[key]
@@ -249,6 +255,8 @@ class _Connection:
                 self.end(Close.TEXT, "binary frames only")
                 return
             try:
+                if len(data) > REQUEST_BYTES_MAX:
+                    raise Invalid(f"a frame is too large. expected=at most {REQUEST_BYTES_MAX}", reason="too_large")
                 await self._take(data)
             except MainstemError as error:
                 self.end(*close_of(error))

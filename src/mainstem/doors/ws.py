@@ -24,8 +24,10 @@ from mainstem.wire import cdc
 
 # For those who run the server.
 FRAME_BYTES_MAX = cdc_ports.FRAME_BYTES_MAX
+SERVER_FRAME_BYTES_MAX = cdc_ports.SERVER_FRAME_BYTES_MAX
 
 CLOSE_GOING_AWAY = 1001
+CLOSE_TOO_LARGE = 1009
 CLOSE_TRY_AGAIN = 1013
 _CONNECTION_RETRY_AFTER_S = 5.0
 # When the next flush is due is asked of the log no more often than this: an ack must stay cheap.
@@ -241,7 +243,12 @@ async def _messages(socket: WebSocket[Any, Any, Any]) -> AsyncIterator[bytes]:
         if event["type"] != "websocket.receive":
             return
         text = event.get("text")
-        yield text.encode() if text is not None else event.get("bytes") or b""
+        data = text.encode() if text is not None else event.get("bytes") or b""
+        if len(data) > FRAME_BYTES_MAX:
+            with suppress(OSError, WebSocketDisconnect):
+                await socket.close(CLOSE_TOO_LARGE, "payload_too_large")
+            return
+        yield data
 
 
 def cdc_route(door: CdcDoor, paths: tuple[str, ...] = ("/ws", "/lakehouse")) -> WebsocketRouteHandler:

@@ -6,17 +6,20 @@ in memory but the piece that is being sent.
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mainstem.feeds.checkpoint_batches import encode_written, written_once
 from mainstem.model.errors import Overloaded
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Cell, Row, Stamp
+from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogPosition
 from mainstem.wire.checkpoints import DOCUMENT, CheckpointMade, CheckpointOrder
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, join_response
@@ -152,35 +155,56 @@ class Checkpoints:
             shutil.rmtree(old.folder, ignore_errors=True)
 
 
-def rows_of(checkpoint: Checkpoint) -> Iterator[list[CheckpointRow]]:
-    """Its rows, some at a time. The files are opened now: one that is dropped meanwhile is read to its end."""
-    files = [pq.ParquetFile(pa.OSFile(str(path))) for path in sorted(checkpoint.folder.glob("*.parquet"))]
+def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None = None) -> Iterator[bytes]:
+    """What a client is sent, piece by piece; the last one says that it is the last. Blocks: to be run in a thread.
 
-    def read() -> Iterator[list[CheckpointRow]]:
+    The gateway's rules are no data. The files are opened now: a checkpoint that is dropped is still read to its end.
+    """
+    paths = sorted(checkpoint.folder.glob("*.parquet"))
+    files = [pq.ParquetFile(pa.OSFile(str(path))) for path in paths]
+
+    def made() -> Iterator[bytes]:
         for file in files:
             with file:
                 for batch in file.iter_batches(PIECE_ROWS):
-                    yield list(_rows_of_batch(batch))
+                    for encoded in _sized(_encoded(_shown(batch, keep))):
+                        yield join_response(encoded, checkpoint.position, True, 0)
+        yield join_response([], checkpoint.position, False, 0)
 
-    return read()
+    return made()
 
 
-def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None) -> Iterator[bytes]:
-    """What a client is sent, piece by piece; the last one says that it is the last. Blocks: to be run in a thread."""
-    for rows in rows_of(checkpoint):
-        encoded: list[bytes] = []
-        size = 0
-        for row in rows:
-            if keep is None or keep(row):
-                own = [encode_delta(delta) for delta in _deltas_of(row)]
-                encoded += own
-                size += sum(map(len, own))
-                if size > PIECE_BYTES:
-                    yield join_response(encoded, checkpoint.position, True, 0)
-                    encoded, size = [], 0
-        if encoded:
-            yield join_response(encoded, checkpoint.position, True, 0)
-    yield join_response([], checkpoint.position, False, 0)
+def _shown(batch: pa.RecordBatch, keep: RowFilter | None) -> pa.RecordBatch:
+    shown = pc.not_equal(batch.column("table"), RULES_TABLE)
+    if keep is not None:
+        shown = pc.and_(shown, pa.array(map(keep, _rows_of_batch(batch)), pa.bool_()))
+    return batch.filter(shown)
+
+
+def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """The deltas of its rows, many at a time where that can be."""
+    once = written_once(batch)
+    many = encode_written(batch.filter(pa.array(once)), PIECE_BYTES)
+    if many is None:
+        once[:] = False
+    else:
+        yield from many
+    for row in _rows_of_batch(batch.filter(pa.array(~once))):
+        yield b"".join([encode_delta(delta) for delta in _deltas_of(row)])
+
+
+def _sized(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """In portions of a piece's size, or a little more."""
+    portion: list[bytes] = []
+    size = 0
+    for part in parts:
+        portion.append(part)
+        size += len(part)
+        if size > PIECE_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 def deltas_of_row(table: str, row_id: str, row: Row) -> Iterator[RowDelta]:
@@ -199,23 +223,11 @@ def deltas_of_row(table: str, row_id: str, row: Row) -> Iterator[RowDelta]:
 
 
 def _deltas_of(row: CheckpointRow) -> Iterator[RowDelta]:
-    """The same for a row of a checkpoint. Most rows have one stamp, and no map is made for those."""
-    if row.tombstone is not None or len(set(row.hlcs)) != 1 or len(set(row.sources)) != 1:
-        cells = {
-            name: Cell(Stamp(Hlc(hlc), source), value.encode())
-            for name, value, hlc, source in zip(row.names, row.values, row.hlcs, row.sources, strict=True)
-        }
-        yield from deltas_of_row(row.table, row.row_id, Row(cells, row.tombstone))
-        return
-    columns = [ColumnDelta(name, value.encode()) for name, value in zip(row.names, row.values, strict=True)]
-    yield RowDelta(
-        op=Op.INSERT,
-        table=row.table,
-        row_id=row.row_id,
-        columns=tuple(columns),
-        hlc=row.hlcs[0],
-        client_id=row.sources[0],
-    )
+    cells = {
+        name: Cell(Stamp(Hlc(hlc), source), value.encode())
+        for name, value, hlc, source in zip(row.names, row.values, row.hlcs, row.sources, strict=True)
+    }
+    return deltas_of_row(row.table, row.row_id, Row(cells, row.tombstone))
 
 
 def _rows_of_batch(batch: pa.RecordBatch) -> Iterator[CheckpointRow]:

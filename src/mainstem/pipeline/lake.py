@@ -112,6 +112,16 @@ class LakeTable:
         ]
         return columns_of(fields, json.loads(self.property(KINDS_PROPERTY) or "{}"))
 
+    def transforms(self) -> dict[str, set[str]]:
+        """By column, what partition fields are made of it, in the table's present spec or in an earlier one."""
+        schema, found = self.java.schema(), dict[str, set[str]]()
+        for spec in self.java.specs().values():
+            for field in spec.fields():
+                column = schema.findColumnName(field.sourceId())
+                if column is not None:
+                    found.setdefault(str(column), set()).add(str(field.transform().toString()).partition("[")[0])
+        return found
+
     def columns_since(self) -> dict[str, LogPosition]:
         """Columns that came later than the table, with the position it covered then: rows up to it lack them."""
         return {

@@ -9,6 +9,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+# Without it a Delta table reads, but with the rows that its deletion vectors took away.
+DELTA_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 
 
@@ -82,7 +85,10 @@ def _configuration(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.files.openCostInBytes": str(256 * 1024),
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),
-        "spark.sql.extensions": ICEBERG_EXTENSIONS,
+        "spark.sql.extensions": f"{ICEBERG_EXTENSIONS},{DELTA_EXTENSIONS}",
+        "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
+        # At the default of 50 the smallest look at a Delta table takes seconds.
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.cleaner.referenceTracking.cleanCheckpoints": "true",
     }

@@ -1,12 +1,15 @@
 """Plans how a state table changes its schema before a batch goes in. Pure: it sees schemas and footers, no rows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mainstem.model.errors import Conflict
 from mainstem.tables.layout import column_name, stored_name
+from mainstem.tables.partitions import takes
 from mainstem.tables.settings import TableSettings
 from mainstem.tables.types import (
+    STRING,
     ColumnType,
     Kind,
     join_kinds,
@@ -18,6 +21,7 @@ from mainstem.tables.types import (
 
 # A table's own columns, over all its rows. A row that would exceed it becomes a dead letter.
 TABLE_COLUMNS_MAX = 1_000
+_NO_TRANSFORMS: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,16 @@ class Evolution:
 
 
 def plan_evolution(
-    current: Iterable[Column], seen: Mapping[str, Iterable[str]], settings: TableSettings
+    current: Iterable[Column],
+    seen: Mapping[str, Iterable[str]],
+    settings: TableSettings,
+    transforms: Mapping[str, Collection[str]] = _NO_TRANSFORMS,
 ) -> Evolution:
-    """Plan from the table's columns, the JSON types seen per column in the batch, and what the user declared."""
+    """Plan from the table's columns, the JSON types seen per column in the batch, and what the user declared.
+
+    `transforms` are those that any of the table's partition specs takes of a stored column, past ones included: a
+    column's type must suit them all, or nobody could read the table's metadata any more.
+    """
     columns = {column.name: column for column in current}
     add: list[Column] = []
     retype: list[Column] = []
@@ -70,7 +81,7 @@ def plan_evolution(
     wanted = dict.fromkeys([*columns, *settings.columns, *seen])
     for name in wanted:
         old = columns.get(name)
-        new = _grown(name, old, seen.get(name, ()), settings)
+        new = _partitionable(old, _grown(name, old, seen.get(name, ()), settings), transforms)
         if old is None:
             if len(columns) >= TABLE_COLUMNS_MAX:
                 refused.add(name)
@@ -108,6 +119,18 @@ def _grown(name: str, old: Column | None, json_types: Iterable[str], settings: T
             return old
         kind = join_kinds(old.kind, kind)
     return Column(name, type_of(kind, settings.nested), kind)
+
+
+def _partitionable(old: Column | None, new: Column, transforms: Mapping[str, Collection[str]]) -> Column:
+    """A type that every partition field of the column can be taken of: text, where the wanted one is not."""
+    unfit = [each for each in transforms.get(new.stored, ()) if not takes(each, new.type)]
+    if not unfit or old is None or old.type == new.type:
+        return new
+    if new.kind is None:
+        raise Conflict(
+            f"partitions are made of this column. column={new.name} expected=a type for {unfit} got={new.type}"
+        )
+    return Column(new.name, STRING, Kind.STRING)
 
 
 def columns_of(fields: Iterable[tuple[str, ColumnType]], kinds: Mapping[str, str]) -> tuple[Column, ...]:

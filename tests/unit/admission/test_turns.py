@@ -47,7 +47,8 @@ class Disk:
                 await asyncio.sleep(0)
 
 
-SMALL = TurnSettings(on_the_way_bytes_max=20, waiting_bytes_max=100)
+# Two batches at once, and one of each source where there are several.
+SMALL = TurnSettings(on_the_way_bytes_max=20, share_bytes=10, waiting_bytes_max=100)
 
 
 async def test_nothing_waits_while_there_is_little() -> None:
@@ -63,16 +64,34 @@ async def test_sources_take_turns_and_keep_their_order() -> None:
     disk = Disk()
     turns = Turns(disk.append, SMALL)
     outcomes = [turns.enter(batch("flood", number)) for number in range(8)]
-    outcomes += [turns.enter(batch(name, 1)) for name in ("p", "q")]
-    outcomes.append(turns.enter(batch("p", 2)))
     assert disk.taken == [("flood", 0), ("flood", 1)]
-    await disk.finish(2)
+    # Who has nothing on its way does not wait for those who have.
+    outcomes += [turns.enter(batch(name, number)) for number in (1, 2, 3) for name in ("p", "q")]
+    assert disk.taken[2:] == [("p", 1), ("q", 1)]
     await disk.finish(4)
-    assert disk.taken[2:8] == [("flood", 2), ("p", 1), ("q", 1), ("flood", 3), ("p", 2), ("flood", 4)]
-    await disk.finish(5)
+    # One of each, and the flood has no more than its share as long as others are about.
+    assert disk.taken[4:] == [("flood", 2), ("p", 2), ("q", 2)]
+    await disk.finish(3)
+    assert disk.taken[7:] == [("flood", 3), ("p", 3), ("q", 3)]
+    await disk.finish(3)
+    assert disk.taken[10:] == [("flood", 4), ("flood", 5)]
+    await disk.finish(4)
     assert [number for name, number in disk.taken if name == "flood"] == list(range(8))
     assert all(outcome.done() for outcome in outcomes)
     assert turns.waiting_bytes == 0
+
+
+async def test_many_sources_together_have_no_more_than_all_may_have() -> None:
+    disk = Disk()
+    turns = Turns(disk.append, SMALL)
+    for number in (1, 2):
+        for source in range(6):
+            turns.enter(batch(f"s{source}", number))
+    assert [name for name, _ in disk.taken] == ["s0", "s1", "s2", "s3"]
+    for _ in range(12):
+        await disk.finish(1)
+        assert len(disk.open) <= 4
+    assert sorted(disk.taken) == sorted((f"s{source}", number) for number in (1, 2) for source in range(6))
 
 
 async def test_what_waits_is_bounded_and_who_has_nothing_waiting_comes_first() -> None:
@@ -84,8 +103,10 @@ async def test_what_waits_is_bounded_and_who_has_nothing_waiting_comes_first() -
         turns.enter(batch("flood", 12))
     assert refused.value.reason == "buffer_full"
     polite = turns.enter(batch("polite", 1))
+    # Its next one waits in the room that is kept for those who have nothing waiting; the one after that would not.
+    turns.enter(batch("polite", 2))
     with pytest.raises(Overloaded):
-        turns.enter(batch("polite", 2))
+        turns.enter(batch("polite", 3))
     await disk.finish(4)
     assert polite.done() and len(disk.taken) < 8
 
@@ -93,15 +114,16 @@ async def test_what_waits_is_bounded_and_who_has_nothing_waiting_comes_first() -
 async def test_what_the_log_refuses_later_is_told_and_does_not_stop_the_others() -> None:
     disk = Disk()
     turns = Turns(disk.append, SMALL)
-    for number in range(2):
-        turns.enter(batch("a", number))
-    waiting = [turns.enter(batch("a", 2)), turns.enter(batch("b", 1))]
+    for name in ("a", "b", "a", "b"):
+        outcome = turns.enter(batch(name, 1))
+    waiting = [turns.enter(batch("a", 3)), outcome]
+    assert disk.taken == [("a", 1), ("b", 1)]
     disk.refusal = Overloaded("full", retry_after_s=1)
-    await disk.finish(1)
+    await disk.finish(2)
     assert [outcome.done() for outcome in waiting] == [True, True]
     for outcome in waiting:
         with pytest.raises(Overloaded):
             await outcome
     disk.refusal = None
-    assert not turns.enter(batch("a", 2)).done()
-    assert disk.taken[-1] == ("a", 2)
+    assert not turns.enter(batch("a", 4)).done()
+    assert disk.taken[-1] == ("a", 4)

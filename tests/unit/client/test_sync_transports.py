@@ -79,6 +79,7 @@ def test_retry_after_is_seconds_or_a_date() -> None:
         (1008, "schema_mismatch delta_id=d1", Refused),
         (1008, "clock_drift server_hlc=77", ClockDrift),
         (1008, "denied", Denied),
+        (1009, "", Refused),
         (1008, "cursor_expired", CursorExpired),
         (1013, "overloaded retry_after_s=2", Overloaded),
         (1013, "overloaded retry_after_s=soon", Overloaded),
@@ -92,7 +93,7 @@ def test_close_codes(code: int, text: str, kind: type[MainstemError]) -> None:
     error = close_error(code, text)
     assert type(error) is kind
     if isinstance(error, Refused):
-        assert error.delta_id == "d1"
+        assert (error.reason, error.delta_id) == (("too_large", None) if code == 1009 else ("schema_mismatch", "d1"))
     if isinstance(error, ClockDrift):
         assert error.server_hlc == 77
 
@@ -230,5 +231,5 @@ async def test_nobody_there_is_unreachable() -> None:
         with pytest.raises(Unreachable):
             await transport.pull(SyncPull(client_id="a"))
         with pytest.raises(Unreachable):
-            await transport.checkpoint()
+            await transport.checkpoint("ada")
         await transport.close()

@@ -49,6 +49,30 @@ def test_how_a_column_grows(kind: Kind, stored: str, seen: str, becomes: Column,
     assert plan.kinds_changed is (how is not None)
 
 
+@pytest.mark.parametrize(
+    ("transforms", "becomes"),
+    [
+        ({"truncate"}, Column("c", STRING, Kind.STRING)),
+        ({"identity", "bucket"}, Column("c", STRING, Kind.STRING)),
+        ({"identity"}, Column("c", DOUBLE, Kind.DOUBLE)),
+        ({"void"}, Column("c", DOUBLE, Kind.DOUBLE)),
+    ],
+)
+def test_a_column_keeps_a_type_that_its_partitions_can_be_taken_of(transforms: set[str], becomes: Column) -> None:
+    current = (Column("c", LONG, Kind.INT),)
+    plan = plan_evolution(current, {"c": ["double"]}, DEFAULT_SETTINGS, {"c": transforms})
+    assert plan.columns == plan.rewrite == (becomes,)
+    # Decided once, it stays so.
+    again = plan_evolution(plan.columns, {"c": ["int"]}, DEFAULT_SETTINGS, {"c": transforms})
+    assert again.columns == plan.columns and not again.rewrite
+
+
+def test_a_declared_type_that_no_partition_can_be_taken_of_is_a_conflict() -> None:
+    declared = TableSettings.from_document({"columns": {"c": "double"}})
+    with pytest.raises(Conflict, match="partitions are made of this column"):
+        plan_evolution((Column("c", LONG, Kind.INT),), {}, declared, {"c": {"bucket"}})
+
+
 def test_a_declared_type_wins() -> None:
     settings = TableSettings.from_document({"columns": {"price": "decimal(10,2)", "later": "date"}})
     plan = plan_evolution((), {"price": ["string"], "id": ["int"]}, settings)

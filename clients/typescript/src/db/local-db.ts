@@ -224,8 +224,8 @@ export class LocalDB extends Emitter<LocalDBEvents> {
     return this.transact((transaction, effects) => applyCheckpointPiece(transaction, piece, fresh, effects), false);
   }
 
-  finishCheckpoint(cursor: Hlc, seen: ReadonlySet<string>): Promise<void> {
-    return this.transact((transaction, effects) => finishCheckpoint(transaction, cursor, seen, effects), false);
+  finishCheckpoint(cursor: Hlc, missing: Iterable<string>): Promise<void> {
+    return this.transact((transaction, effects) => finishCheckpoint(transaction, cursor, missing, effects), false);
   }
 
   /** Go back to before the first sync: the next one begins with a checkpoint. */

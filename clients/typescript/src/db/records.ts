@@ -2,7 +2,7 @@
 import type { RowDelta } from "../model/delta.js";
 import type { Hlc } from "../model/hlc.js";
 import type { Json } from "../model/json.js";
-import type { Cell, Row } from "../model/merge.js";
+import { merge, type Cell, type Row } from "../model/merge.js";
 
 /** `meta`: one record, read and written in every transaction that stamps or moves the cursor. */
 export interface StateRecord {
@@ -17,6 +17,8 @@ export interface StateRecord {
   readonly cursor: Hlc;
   readonly pending: number;
   readonly dead: number;
+  /** Keys of rows with edits of ours that the last checkpoint did not have: newer than it, or hidden. The pull tells. */
+  readonly unconfirmed?: readonly string[];
 }
 
 /** `rows`: the merged row, and what a merge last did to an edit made here. */
@@ -63,15 +65,21 @@ export interface RowView {
 type PackedRow = [id: string, writes: [hlc: string, source: string, names: string[], values: Json[]][], tombstone?: [hlc: string, source: string]];
 
 /** New rows as one text: a browser copies that many times quicker than the maps and bigints of each. */
-export function packRows(entries: readonly (readonly [string, RowRecord])[]): string {
-  return JSON.stringify(entries.map(([id, row]) => packRow(id, row)));
+export function packRows(rows: readonly (readonly RowDelta[])[]): string {
+  return JSON.stringify(rows.map(packRow));
 }
 
 export function unpackRows(text: string): [string, RowRecord][] {
   return (JSON.parse(text) as PackedRow[]).map(unpackRow);
 }
 
-function packRow(id: string, { cells, tombstone }: RowRecord): PackedRow {
+function packRow(deltas: readonly RowDelta[]): PackedRow {
+  const { rowId: id, op, hlc, clientId, columns } = deltas[0]!;
+  // Most rows are one write, and need no merge.
+  if (deltas.length === 1 && op !== "DELETE") {
+    return [id, [[String(hlc), clientId, columns.map(({ column }) => column), columns.map(({ value }) => value)]]];
+  }
+  const { cells, tombstone } = merge(deltas);
   const writes: PackedRow[1] = [];
   let last: Cell | undefined;
   for (const [name, cell] of cells) {

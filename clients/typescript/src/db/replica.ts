@@ -106,9 +106,30 @@ export async function applyPage(
   const state = await readState(transaction);
   if (page.sinceHlc !== state.cursor || page.serverHlc < state.cursor) return false;
   const observed = await applyDeltas(transaction, page.deltas, state, effects);
+  const unconfirmed = await confirm(transaction, page, state.unconfirmed ?? [], settles, effects);
   if (settles) await settle(transaction, effects);
-  writeState(transaction, { ...state, ...observed, cursor: page.serverHlc });
+  writeState(transaction, { ...state, ...observed, cursor: page.serverHlc, unconfirmed });
   return true;
+}
+
+/** What neither the checkpoint nor the pull after it has is not for us to see: of such rows our own edits are left. */
+async function confirm(
+  transaction: WriteTransaction,
+  page: SyncResponse,
+  unconfirmed: readonly string[],
+  settles: boolean,
+  effects: Effects,
+): Promise<readonly string[]> {
+  if (unconfirmed.length === 0) return unconfirmed;
+  const told = new Set(page.deltas.map(({ table, rowId }) => rowKey(table, rowId)));
+  const left = unconfirmed.filter((key) => !told.has(key));
+  if (!settles) return left;
+  for (const key of left) {
+    const [table, rowId] = JSON.parse(key) as [string, string];
+    const stored = await transaction.get<RowRecord>("rows", table, rowId);
+    if (stored) keep(transaction, table, rowId, stored, await ownRow(transaction, table, rowId), stored.merged, effects);
+  }
+  return [];
 }
 
 /**
@@ -129,24 +150,29 @@ export async function applyCheckpointPiece(
 }
 
 /**
- * A whole checkpoint is in: rows that it does not have are gone, unless they hold edits that still wait, or that the
- * server has only just taken: a checkpoint may be older than they are, and the pull that follows brings them.
+ * A whole checkpoint is in: the rows that this copy had and the checkpoint has not (`missing`, by their keys) are gone,
+ * unless they hold edits that still wait, or that the server has only just taken: a checkpoint may be older than they are,
+ * and then the pull that follows brings them.
  */
 export async function finishCheckpoint(
   transaction: WriteTransaction,
   cursor: Hlc,
-  seen: ReadonlySet<string>,
+  missing: Iterable<string>,
   effects: Effects,
 ): Promise<void> {
   const state = await readState(transaction);
   const waiting = await unsettledRows(transaction);
-  for (const [table, rowId] of await transaction.keys("rows")) {
-    const key = rowKey(table, rowId);
-    if (seen.has(key) || waiting.has(key)) continue;
+  const unconfirmed: string[] = [];
+  for (const key of missing) {
+    if (waiting.has(key)) {
+      unconfirmed.push(key);
+      continue;
+    }
+    const [table, rowId] = JSON.parse(key) as [string, string];
     transaction.remove("rows", table, rowId);
     effects.changed(table, rowId);
   }
-  writeState(transaction, { ...state, cursor });
+  writeState(transaction, { ...state, cursor, unconfirmed });
 }
 
 async function unsettledRows(transaction: WriteTransaction): Promise<Set<string>> {
@@ -176,24 +202,21 @@ async function applyDeltas(
   const touched = new Set((await transaction.keys("touched")).map(([table, rowId]) => rowKey(table, rowId)));
   // All reads are asked for at once: IndexedDB answers them in one go, where a wait for each would cost a turn each.
   const applying: Promise<void>[] = [];
-  const added = new Map<string, [string, RowRecord][]>();
+  const added = new Map<string, RowDelta[][]>();
   for (const [key, group] of groups) {
     if (touched.has(key)) applying.push(applyToTouchedRow(transaction, group, state.clientId, effects));
-    else if (fresh.has(key)) addNewRow(added, group, effects);
-    else applying.push(applyToRow(transaction, group, effects));
+    else if (fresh.has(key)) {
+      // A row that this copy does not have yet. A checkpoint evicts nothing.
+      const { table, rowId } = group[0]!;
+      const rows = added.get(table);
+      if (rows) rows.push(group);
+      else added.set(table, [group]);
+      effects.changed(table, rowId);
+    } else applying.push(applyToRow(transaction, group, effects));
   }
   await Promise.all(applying);
   for (const [table, rows] of added) transaction.putNew(table, rows);
   return { observed, clock: observed > state.clock ? observed : state.clock };
-}
-
-/** A row that this copy does not have yet. A checkpoint evicts nothing. */
-function addNewRow(added: Map<string, [string, RowRecord][]>, deltas: readonly RowDelta[], effects: Effects): void {
-  const { table, rowId } = deltas[0]!;
-  let rows = added.get(table);
-  if (!rows) added.set(table, (rows = []));
-  rows.push([rowId, deltas.length === 1 ? rowOf(deltas[0]!) : merge(deltas)]);
-  effects.changed(table, rowId);
 }
 
 /** A row without edits of ours. */

@@ -8,6 +8,7 @@
  */
 import { packRows, unpackRows, type RowRecord } from "../db/records.js";
 import { MainstemError } from "../errors.js";
+import type { RowDelta } from "../model/delta.js";
 import { STORES, type ReadTransaction, type Store, type StoreName, type WriteOptions, type WriteTransaction } from "./store.js";
 
 const VERSION = 2;
@@ -130,18 +131,18 @@ class IdbTransaction implements WriteTransaction {
     this.transaction.objectStore(store).put(value, [group, id]);
   }
 
-  putNew(group: string, entries: readonly (readonly [string, RowRecord])[]): void {
-    const blocks = new Map<number, (readonly [string, RowRecord])[]>();
-    for (const entry of entries) {
-      const bucket = bucketOf(entry[0]);
+  putNew(group: string, rows: readonly (readonly RowDelta[])[]): void {
+    const blocks = new Map<number, (readonly RowDelta[])[]>();
+    for (const deltas of rows) {
+      const bucket = bucketOf(deltas[0]!.rowId);
       const block = blocks.get(bucket);
-      if (block) block.push(entry);
-      else blocks.set(bucket, [entry]);
+      if (block) block.push(deltas);
+      else blocks.set(bucket, [deltas]);
     }
     const objects = this.transaction.objectStore(BLOCKS);
     for (const [bucket, block] of blocks) {
       // No row is in two blocks, so its first row names a block.
-      objects.put(packRows(block), [group, bucket, block[0]![0]]);
+      objects.put(packRows(block), [group, bucket, block[0]![0]!.rowId]);
       this.buckets.delete(placeOf(group, bucket));
     }
   }

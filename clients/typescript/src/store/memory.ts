@@ -1,6 +1,7 @@
 /** The store for tests, servers and pages that keep nothing: plain maps, with the same transactions. */
-import type { RowRecord } from "../db/records.js";
+import type { RowDelta } from "../model/delta.js";
 import { compareText } from "../model/json.js";
+import { merge } from "../model/merge.js";
 import type { ReadTransaction, Store, StoreName, WriteTransaction } from "./store.js";
 
 type Groups = Map<string, Map<string, unknown>>;
@@ -54,8 +55,8 @@ class MemoryTransaction implements WriteTransaction {
     return groups.flatMap(([group, values]) => [...values.keys()].map((id): [string, string] => [group, id]));
   }
 
-  putNew(group: string, entries: readonly (readonly [string, RowRecord])[]): void {
-    for (const [id, value] of entries) this.put("rows", group, id, value);
+  putNew(group: string, rows: readonly (readonly RowDelta[])[]): void {
+    for (const deltas of rows) this.put("rows", group, deltas[0]!.rowId, merge(deltas));
   }
 
   put(store: StoreName, group: string, id: string, value: unknown): void {

@@ -5,7 +5,7 @@
  * a transaction whose body throws leaves nothing behind; a `write` that has returned survives a closed tab.
  * A body must not wait for anything but its own transaction (IndexedDB would commit it underway).
  */
-import type { RowRecord } from "../db/records.js";
+import type { RowDelta } from "../model/delta.js";
 
 export const STORES = ["rows", "queue", "dead", "touched", "meta"] as const;
 export type StoreName = (typeof STORES)[number];
@@ -20,10 +20,10 @@ export interface ReadTransaction {
 
 export interface WriteTransaction extends ReadTransaction {
   /**
-   * Put many rows of one table, none of which `keys("rows")` has. A store may keep them together: one by one, the rows of
-   * a first sync cost more than all the rest of it.
+   * Put many rows of one table, none of which `keys("rows")` has; of each all its deltas. A store may keep them together:
+   * one by one, the rows of a first sync cost more than all the rest of it.
    */
-  putNew(group: string, entries: readonly (readonly [id: string, row: RowRecord])[]): void;
+  putNew(group: string, rows: readonly (readonly RowDelta[])[]): void;
   put(store: StoreName, group: string, id: string, value: unknown): void;
   remove(store: StoreName, group: string, id: string): void;
 }

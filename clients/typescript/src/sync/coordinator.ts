@@ -166,7 +166,7 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
 
   /** First sync by checkpoint. False where the server has none. */
   private async bootstrap(signal: AbortSignal): Promise<boolean> {
-    const pieces = await this.transport.checkpoint(signal);
+    const pieces = await this.transport.checkpoint(this.db.clientId, signal);
     if (!pieces) return false;
     const had = await this.db.rowKeys();
     const seen = new Set<string>();
@@ -180,7 +180,10 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
       storing = this.db.applyCheckpointPiece(piece, fresh);
       // It is awaited below; until then its failure must not count as unhandled.
       storing.catch(() => undefined);
-      if (!piece.hasMore) await storing.then(() => this.db.finishCheckpoint(piece.serverHlc, seen));
+      if (!piece.hasMore) {
+        await storing;
+        await this.db.finishCheckpoint(piece.serverHlc, [...had].filter((key) => !seen.has(key)));
+      }
       this.emit("progress", { rows: seen.size, done: !piece.hasMore });
     }
     await storing;

@@ -4,7 +4,7 @@
  * Connects when first used and, after a loss, with the next request. Checkpoints come over HTTP.
  */
 import { ClockDrift, CursorExpired, Denied, Invalid, Overloaded, Unreachable } from "../errors.js";
-import { CLOSE_OVERLOADED, CLOSE_REFUSED, decodeFromServer, pullFrame, pushFrame } from "../wire/frames.js";
+import { CLOSE_OVERLOADED, CLOSE_REFUSED, CLOSE_TOO_LARGE, decodeFromServer, pullFrame, pushFrame } from "../wire/frames.js";
 import type { SyncPull, SyncPush, SyncResponse } from "../wire/messages.js";
 import { HttpTransport, type HttpTransportOptions } from "./http.js";
 import { FEATURES, tokenOf, type LiveListener, type Transport } from "./transport.js";
@@ -40,8 +40,8 @@ export class WebSocketTransport implements Transport {
     return this.exchange(() => pullFrame(pull), signal);
   }
 
-  checkpoint(signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined> {
-    return this.http.checkpoint(signal);
+  checkpoint(clientId: string, signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined> {
+    return this.http.checkpoint(clientId, signal);
   }
 
   subscribe(listener: LiveListener): () => void {
@@ -204,6 +204,7 @@ export function closeError(code: number, text: string): Error {
   const details = new Map(rest.map((word) => word.split("=", 2) as [string, string | undefined]));
   const message = `the connection was closed. got=${code} ${text}`;
   if (code === CLOSE_OVERLOADED) return new Overloaded(message, Number(details.get("retry_after_s") ?? 1) * 1_000 || 1_000);
+  if (code === CLOSE_TOO_LARGE) return new Invalid("refused: too_large", "too_large");
   if (code !== CLOSE_REFUSED || !reason) return new Unreachable(message);
   if (reason === "denied") return new Denied(message);
   if (reason === "cursor_expired") return new CursorExpired(message);

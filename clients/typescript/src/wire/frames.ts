@@ -15,6 +15,7 @@ export const TAG_BROADCAST = 0x03;
 export const CLOSE_PROTOCOL = 1002;
 export const CLOSE_TEXT = 1003;
 export const CLOSE_REFUSED = 1008;
+export const CLOSE_TOO_LARGE = 1009;
 export const CLOSE_INTERNAL = 1011;
 export const CLOSE_OVERLOADED = 1013;
 

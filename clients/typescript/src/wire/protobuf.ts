@@ -13,7 +13,6 @@ const VARINT = 0;
 const FIXED64 = 1;
 const BYTES = 2;
 const FIXED32 = 5;
-const DEPTH_MAX = 8;
 
 const encoder = new TextEncoder();
 
@@ -32,11 +31,14 @@ export function encodeMessage(name: MessageName, message: object): Uint8Array {
   return writer.finish();
 }
 
-export function decodeMessage(name: MessageName, bytes: Uint8Array, depth = 0): Message {
-  if (depth > DEPTH_MAX) throw new Invalid("a message is nested too deep", "invalid_protobuf");
+export function decodeMessage(name: MessageName, bytes: Uint8Array): Message {
+  return readMessage(new Reader(bytes), name);
+}
+
+/** What the reader has left, as a message. The messages within share the reader: one of their own costs as much as they. */
+function readMessage(reader: Reader, name: MessageName): Message {
   const fields = BY_NUMBER[name];
   const message = emptyMessage(name);
-  const reader = new Reader(bytes);
   while (!reader.done) {
     const tag = reader.uint32();
     const wireType = tag & 7;
@@ -49,10 +51,17 @@ export function decodeMessage(name: MessageName, bytes: Uint8Array, depth = 0): 
     if (wireType !== (WIRE_TYPES[kind as Scalar] ?? BYTES)) {
       throw new Invalid(`${name}.${key} has a wrong wire type. got=${wireType}`, "invalid_protobuf");
     }
-    const value = isScalar(kind) ? readScalar(reader, kind) : decodeMessage(kind, reader.bytes(), depth + 1);
+    const value = isScalar(kind) ? readScalar(reader, kind) : readPart(reader, kind);
     if (repeated) (message[key] as unknown[]).push(value);
     else message[key] = value;
   }
+  return message;
+}
+
+function readPart(reader: Reader, name: MessageName): Message {
+  const outer = reader.enter();
+  const message = readMessage(reader, name);
+  reader.leave(outer);
   return message;
 }
 
@@ -190,14 +199,29 @@ class Writer {
 
 class Reader {
   private offset = 0;
+  private end: number;
   private readonly view: DataView;
 
   constructor(private readonly buffer: Uint8Array) {
+    this.end = buffer.length;
     this.view = new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength);
   }
 
   get done(): boolean {
-    return this.offset >= this.buffer.length;
+    return this.offset >= this.end;
+  }
+
+  /** Go into a part that has its length before it: until `leave` there is nothing behind it. Answers where that ends. */
+  enter(): number {
+    const outer = this.end;
+    const length = this.uint32();
+    this.need(length);
+    this.end = this.offset + length;
+    return outer;
+  }
+
+  leave(outer: number): void {
+    this.end = outer;
   }
 
   varint(): bigint {
@@ -228,17 +252,15 @@ class Reader {
   }
 
   bytes(): Uint8Array {
-    const length = this.uint32();
-    this.need(length);
-    this.offset += length;
-    return this.buffer.subarray(this.offset - length, this.offset);
+    const start = this.sized();
+    return this.buffer.subarray(start, this.offset);
   }
 
   text(): string {
+    const start = this.sized();
     try {
-      return textOf(this.bytes());
-    } catch (error) {
-      if (error instanceof Invalid) throw error;
+      return textOf(this.buffer, start, this.offset);
+    } catch {
       throw new Invalid("a text is not UTF-8", "invalid_protobuf");
     }
   }
@@ -254,13 +276,21 @@ class Reader {
     } else throw new Invalid(`a field has an unknown wire type. got=${wireType}`, "invalid_protobuf");
   }
 
+  /** Pass over something with its length before it; where it starts. */
+  private sized(): number {
+    const length = this.uint32();
+    this.need(length);
+    this.offset += length;
+    return this.offset - length;
+  }
+
   private byte(): number {
     this.need(1);
     return this.buffer[this.offset++]!;
   }
 
   private need(count: number): void {
-    const left = this.buffer.length - this.offset;
+    const left = this.end - this.offset;
     if (count > left) throw new Invalid(`a message is cut off. expected=${count} more bytes got=${left}`, "invalid_protobuf");
   }
 }

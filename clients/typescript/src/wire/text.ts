@@ -12,8 +12,8 @@ const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
 
 /** Throws a TypeError where the bytes are not UTF-8. */
-export function textOf(bytes: Uint8Array): string {
-  return plainText(bytes, 0, bytes.length) ?? decoder.decode(bytes);
+export function textOf(bytes: Uint8Array, start = 0, end = bytes.length): string {
+  return plainText(bytes, start, end) ?? decoder.decode(bytes.subarray(start, end));
 }
 
 /** The value of a JSON text that is a string without anything escaped; undefined for any other. */

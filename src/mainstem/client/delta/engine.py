@@ -6,20 +6,22 @@ from the log, rows that a deletion vector names are left out. It decides nothing
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 
 from mainstem.client.delta import vectors
-from mainstem.client.delta.log import AddFile
+from mainstem.client.delta.log import AddFile, State
 from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
+from mainstem.client.delta.shapes import VARIANT, Shapes
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import Footers, partition_value
-from mainstem.model.errors import Corrupt, Invalid, NotFound
+from mainstem.model.errors import Corrupt, NotFound
 
 if TYPE_CHECKING:
     import duckdb
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # Where each row is, next to its columns: the file's place in the list, and the row's place in the file.
 FILE, ROW = "file_index", "file_row_number"
+# Tables that are kept open in delta-rs, each with the list of its files.
+HANDLES_MAX = 16
 PLACES = pa.schema([(FILE, pa.int64()), (ROW, pa.int64())])
 
 
@@ -46,8 +50,10 @@ class Engine:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.footers = Footers(storage)
+        self.shapes = Shapes()
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._handles: dict[str, deltalake.DeltaTable] = {}
 
     @contextmanager
     def cursor(self) -> Iterator["duckdb.DuckDBPyConnection"]:
@@ -61,12 +67,29 @@ class Engine:
         finally:
             cursor.close()
 
+    @contextmanager
+    def opened(self, table: str, state: State) -> Iterator[deltalake.DeltaTable]:
+        """A table in delta-rs's hands at a version. Handles are kept: one that only looks for news opens at once."""
+        version = state.version
+        with self._lock:
+            handle = self._handles.pop(table, None)
+        if handle is None or handle.version() > version or str(handle.metadata().id) != state.metadata.id:
+            handle = deltalake.DeltaTable(
+                self.storage.uri(table), version, storage_options=self.storage.options or None
+            )
+        elif handle.version() < version:
+            handle.load_as_version(version)
+        yield handle
+        with self._lock:
+            if len(self._handles) < HANDLES_MAX:
+                self._handles[table] = handle
+
     def _connect(self) -> "duckdb.DuckDBPyConnection":
         import duckdb
 
         connection = duckdb.connect()
         # Data files never change, so their footers need reading once.
-        connection.execute("SET parquet_metadata_cache = true")
+        connection.execute("SET GLOBAL parquet_metadata_cache = true")
         self.storage.prepare(connection)
         return connection
 
@@ -108,8 +131,11 @@ class Source:
         table: str,
         schema: TableSchema,
         files: Sequence[AddFile],
+        keep: Callable[[str, pa.Table], str] | None = None,
     ) -> None:
+        """`keep` lets the session see an Arrow table, and says under which name."""
         self.cursor = cursor
+        self._keep = keep or self._register
         self.schema = schema
         self._storage = storage
         self._table = table
@@ -123,29 +149,52 @@ class Source:
             return f"(SELECT {', '.join([*empty, *where] or ['1'])} WHERE false)"
         stored = [self.schema.fields[name] for name in names if name not in self.schema.partition_by]
         partitioned = [self.schema.fields[name] for name in names if name in self.schema.partition_by]
+        uris = [self._storage.uri(data_path(self._table, file)) for file in self._files]
+        as_stated = bool(stored) and engine_of(self._storage).shapes.are_as_stated(self.cursor, uris, stored)
+        if as_stated and not partitioned and all(field.physical == field.name for field in stored):
+            # No SELECT in between: a filter then reaches the reader, which tests each value of a dictionary once.
+            return f"{_read(uris)} f{self._left_out()}"
         selected = [f"f.{quoted(field.name)}" for field in stored]
         selected += [f"p.{quoted(field.name)}" for field in partitioned]
         if places:
             selected += [f"f.{FILE}", f"f.{ROW}"]
-        text = f"SELECT {', '.join(selected) or '1'} FROM {self._read(stored)} f"
+        text = f"SELECT {', '.join(selected) or '1'} FROM {self._fitted(uris, stored)} f"
         if partitioned:
-            self.cursor.register("partitions", self._partitions(partitioned))
-            text += f" JOIN partitions p ON p.__file = f.{FILE}"
-        gone = self._gone()
-        if gone is not None:
-            self.cursor.register("gone", gone)
-            text += f" ANTI JOIN gone g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
-        return f"({text})"
+            partitions = self._keep("partitions", self._partitions(partitioned))
+            text += f" JOIN {partitions} p ON p.__file = f.{FILE}"
+        return f"({text}{self._left_out()})"
 
-    def _read(self, stored: Sequence[Field]) -> str:
-        paths = ", ".join(literal(self._storage.uri(data_path(self._table, file))) for file in self._files)
-        # Without any column asked for, one that no file has still makes the rows count.
-        entries = [
-            f"{literal(field.physical)}: {{name: {literal(field.name)}, type: {literal(_read_type(field))},"
-            " default_value: NULL}"
-            for field in stored
-        ] or ["'__none': {name: '__none', type: 'BOOLEAN', default_value: NULL}"]
-        return f"read_parquet([{paths}], schema = MAP {{{', '.join(entries)}}}, hive_partitioning = false)"
+    def _fitted(self, uris: Sequence[str], stored: Sequence[Field]) -> str:
+        """The files, fitted to the schema. Those that say themselves what a Variant is are read apart."""
+        variants = [field for field in stored if field.is_variant]
+        shapes = engine_of(self._storage).shapes
+        says = [bool(variants) and shapes.says_variant(self.cursor, uri, variants) for uri in uris]
+        if not any(says):
+            return _read(uris, _schema_option(stored))
+        parts = []
+        for told in {*says}:
+            chosen = [at for at, said in enumerate(says) if said == told]
+            columns = [
+                f"variant_to_parquet_variant({quoted(field.name)}) AS {quoted(field.name)}"
+                if told and field.is_variant
+                else quoted(field.name)
+                for field in stored
+            ]
+            at = f"list_extract({chosen}, CAST({FILE} AS BIGINT) + 1) AS {FILE}"
+            read = _read([uris[index] for index in chosen], _schema_option(stored, told=told))
+            parts.append(f"SELECT {', '.join([*columns, at, ROW])} FROM {read}")
+        return f"({' UNION ALL '.join(parts)})"
+
+    def _left_out(self) -> str:
+        """The join that leaves out what deletion vectors name."""
+        gone = self._gone()
+        if gone is None:
+            return ""
+        return f" ANTI JOIN {self._keep('gone', gone)} g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
+
+    def _register(self, name: str, rows: pa.Table) -> str:
+        self.cursor.register(name, rows)
+        return name
 
     def _partitions(self, fields: Sequence[Field]) -> pa.Table:
         columns = {"__file": pa.array(range(len(self._files)), pa.int64())}
@@ -166,6 +215,21 @@ class Source:
         return pa.table({"__file": np.concatenate(files), "__row": np.concatenate(rows)})
 
 
+def _read(uris: Sequence[str], options: str = "") -> str:
+    return f"read_parquet([{', '.join(map(literal, uris))}]{options}, hive_partitioning = false)"
+
+
+def _schema_option(stored: Sequence[Field], *, told: bool = False) -> str:
+    """The schema that every file is fitted to; `told`: the files say themselves which columns are Variants."""
+    # Without any column asked for, one that no file has still makes the rows count.
+    entries = [
+        f"{literal(field.physical)}: {{name: {literal(field.name)}, "
+        f"type: {literal(VARIANT if told and field.is_variant else _read_type(field))}, default_value: NULL}}"
+        for field in stored
+    ] or ["'__none': {name: '__none', type: 'BOOLEAN', default_value: NULL}"]
+    return f", schema = MAP {{{', '.join(entries)}}}"
+
+
 def _read_type(field: Field) -> str:
     return duckdb_type(field.type)
 
@@ -178,11 +242,6 @@ def read_errors(storage: Storage, table: str, files: Sequence[AddFile]) -> Itera
     try:
         yield
     except (duckdb.Error, OSError) as error:
-        if "type VARIANT" in str(error):
-            # Newer writers say in the file itself what a Variant is, and DuckDB then shows its value, not its parts.
-            raise Invalid(
-                f"Variants whose Parquet type is annotated are not read yet. table={table}", reason="protocol"
-            ) from error
         for file in files:
             path = data_path(table, file)
             if not storage.exists(path):

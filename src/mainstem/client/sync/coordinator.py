@@ -194,7 +194,7 @@ class SyncCoordinator:
 
     async def _bootstrap(self) -> bool:
         """First sync by checkpoint. False where the server has none."""
-        pieces = await self._transport.checkpoint()
+        pieces = await self._transport.checkpoint(self.db.client_id)
         if pieces is None:
             return False
         had = await self._do(self.db.row_keys)
@@ -202,7 +202,7 @@ class SyncCoordinator:
         async for piece in pieces:
             await self._store_piece(piece, had, seen)
             if not piece.has_more:
-                await self._finish(piece.server_hlc, seen)
+                await self._finish(piece.server_hlc, had - seen)
             self.progress.emit(Progress(len(seen), done=not piece.has_more))
             if not piece.has_more:
                 return True
@@ -214,8 +214,8 @@ class SyncCoordinator:
         seen |= keys
         await self._do(lambda: self.db.apply_checkpoint_piece(piece, fresh))
 
-    async def _finish(self, cursor: int, seen: set[RowKey]) -> None:
-        await self._do(lambda: self.db.finish_checkpoint(cursor, seen))
+    async def _finish(self, cursor: int, missing: set[RowKey]) -> None:
+        await self._do(lambda: self.db.finish_checkpoint(cursor, missing))
 
     async def _apply(self, page: SyncResponse, *, settles: bool) -> bool:
         return await self._do(lambda: self.db.apply_page(page, settles=settles))

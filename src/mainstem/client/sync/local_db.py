@@ -226,9 +226,9 @@ class LocalDB:
         """Apply a part of the first sync."""
         self._transact(lambda *given: replica.apply_checkpoint_piece(given[0], piece, fresh, given[1]))
 
-    def finish_checkpoint(self, cursor: int, seen: set[RowKey]) -> None:
-        """The first sync's checkpoint is whole."""
-        self._transact(lambda *given: replica.finish_checkpoint(given[0], cursor, seen, given[1]))
+    def finish_checkpoint(self, cursor: int, missing: set[RowKey]) -> None:
+        """The first sync's checkpoint is whole; `missing` are the rows from before that it has not."""
+        self._transact(lambda *given: replica.finish_checkpoint(given[0], cursor, missing, given[1]))
 
     def reset_cursor(self) -> None:
         """Go back to before the first sync: the next one begins with a checkpoint."""

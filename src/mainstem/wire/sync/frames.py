@@ -19,6 +19,8 @@ class Close(IntEnum):
     PROTOCOL = 1002
     TEXT = 1003
     REFUSED = 1008
+    # From the server below the door, for what is beyond every bound.
+    TOO_LARGE = 1009
     INTERNAL = 1011
     OVERLOADED = 1013
 
