@@ -32,7 +32,7 @@ from litestar import Litestar
 from rich.console import Console
 from rich.table import Table
 
-from mainstem.app.query import open_queries
+from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
 from mainstem.doors.catalog import catalog_router
 from mainstem.log import Log, LogSettings
@@ -80,7 +80,8 @@ class Bench:
 
     async def _serve(self) -> None:
         async with self._log() as log:
-            queries = open_queries(self.catalog, EngineSettings(folder=f"{self.folder}/warehouse/"), log=log)
+            settings = EngineSettings(folder=f"{self.folder}/warehouse/")
+            queries = open_queries(CatalogLake(self.catalog), settings, log=log)
             self.engine, self.loop, self.log = queries.engine, asyncio.get_running_loop(), log
             app = Litestar([catalog_router(self.catalog), queries.router])
             server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))

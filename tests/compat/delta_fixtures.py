@@ -1,6 +1,6 @@
 """Makes the Delta tables that tests read without Spark: with Spark, one folder each, and what Spark says is in them.
 
-    python -m tests.compat.delta_fixtures            into tests/vectors/delta
+    python -m tests.compat.delta_fixtures [NAME ...]     into tests/vectors/delta
 
 They are checked in, so that a reader that changes is judged by the same bytes. Run it again only to add one.
 """
@@ -164,7 +164,8 @@ def ordered(rows: list[dict[str, Any]]) -> list[Any]:
     return sorted((normal(row) for row in rows), key=lambda row: json.dumps(row, sort_keys=True))
 
 
-def main() -> None:
+def main(*names: str) -> None:
+    """All of them, or those that are named."""
     os.environ["TZ"] = "UTC"
     time.tzset()
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
@@ -174,7 +175,7 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        for make in FIXTURES:
+        for make in [make for make in FIXTURES if not names or make.__name__ in names]:
             target = FOLDER / make.__name__
             shutil.rmtree(target, ignore_errors=True)
             make(spark, str(target))
@@ -190,4 +191,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

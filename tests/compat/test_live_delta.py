@@ -1,5 +1,7 @@
 """A table in Delta's format, from a producer to readers that are not ours: acks, flush and status know of it too."""
 
+from typing import Any
+
 import deltalake
 import httpx
 import pyarrow as pa
@@ -34,8 +36,60 @@ async def test_every_engine_reads_what_the_server_wrote(live_server: ServerProce
     assert {row["_key"]: row["n"] for row in by_spark} == EXPECTED
     history = DeltaTable(create_storage(str(folder)), f"default/{TABLE}_history")
     assert history.to_spark(spark).count() == len(history.query()) == 13
+    await _queries_answer(live_server)
+    await _is_maintained(live_server)
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as http:
         status = (await http.get("/status")).json()["tables"][f"default.{TABLE}"]
         listed = (await http.get("/v1/namespaces/default/generic-tables")).json()["identifiers"]
     assert (status["covered"], status["error"]) == (status["logged"], None)
     assert {"namespace": ["default"], "name": TABLE} in listed
+
+
+async def _queries_answer(server: ServerProcess) -> None:
+    """The gateway's own queries, at a snapshot and at the latest, its plans, and Spark's."""
+    sum_of = f"SELECT count(*) AS rows, sum(n) AS total FROM {TABLE}"
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as http:
+
+        async def ask(path: str, **body: object) -> dict[str, Any]:
+            answer = await http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            return dict(answer.json())
+
+        assert (await ask("/v1/query", sql=sum_of))["rows"] == [[10, sum(EXPECTED.values())]]
+        on_spark = await ask("/v1/query", sql=sum_of, engine="spark")
+        assert (on_spark["rows"], on_spark["stats"]["engine"]) == ([[10, sum(EXPECTED.values())]], "spark")
+        joined = f"SELECT count(*) FROM {TABLE} t JOIN {TABLE}_history h ON t._key = h._key"
+        assert (await ask("/v1/query", sql=joined))["rows"] == [[11]]
+        plan = await ask("/v1/query/plan", sql=f"SELECT n FROM {TABLE} WHERE n > 1000")
+        assert (plan["filesToRead"], plan["scans"][0]["files"]["selected"]) == (0, 0)
+        assert plan["scans"][0]["files"]["total"] > 0
+        async with CdcClient(server.ws_url, source="in-delta-later") as client:
+            await (await client.send([update(TABLE, "1", {"n": 7}), delete(TABLE, "3")])).durable()
+            latest = await ask("/v1/query", sql=f"SELECT n FROM {TABLE} WHERE _key IN ('1', '3')", freshness="latest")
+            assert latest["rows"] == [[7.0]]
+
+
+async def _is_maintained(server: ServerProcess) -> None:
+    """The door of compaction knows the table, and puts its files together."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=200) as http:
+
+        async def candidate() -> dict[str, Any]:
+            found = await http.get(f"/v1/compaction/candidates?namespace=default&table={TABLE}")
+            assert found.status_code == 200, found.text
+            (only,) = found.json()["candidates"]
+            return dict(only)
+
+        # What was sent last is in the table before its files are counted.
+        await server.flush()
+        before = await candidate()
+        assert before["dataFiles"] > 1 and before["groups"]
+        asked = {"table": TABLE, "steps": ["compact", "deletes", "expire", "orphans"], "waitS": 150, "snapshotAgeS": 0}
+        answer = await http.post("/v1/compaction/run", json=asked)
+        (job,) = answer.json()["jobs"]
+        assert job["state"] == "done", job
+        assert job["progress"]["compact"]["filesRead"] == before["dataFiles"]
+        assert job["progress"]["expire"]["dataFiles"] >= before["dataFiles"]
+        after = await candidate()
+        assert (after["dataFiles"], after["deleteFiles"]) == (1, 0)
+    rows = {key: row["n"] for key, row in read_state(server.data / "delta", TABLE).items()}
+    assert rows == {key: n for key, n in EXPECTED.items() if key != "3"} | {"1": 7.0}

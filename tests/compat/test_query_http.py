@@ -19,7 +19,7 @@ import uvicorn
 from litestar import Litestar
 from pyiceberg.catalog.rest import RestCatalog
 
-from mainstem.app.query import open_queries
+from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
 from mainstem.doors.catalog import catalog_router
 from mainstem.query.engine import EngineSettings
@@ -49,7 +49,7 @@ class Server:
             waiting_max=1,
             sandbox=SandboxSettings(memory_bytes_max=512 * 1024 * 1024),
         )
-        queries = open_queries(self.catalog, settings)
+        queries = open_queries(CatalogLake(self.catalog), settings)
         self.engine = queries.engine
         app = Litestar([catalog_router(self.catalog), queries.router])
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))

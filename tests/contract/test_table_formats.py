@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import duckdb
 import pytest
 from duckdb_extensions import import_extension
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
 from mainstem.client.delta import Storage, create_storage
@@ -190,6 +192,37 @@ def test_declared_types_and_dead_letters(world: World) -> None:
     log.seal(log.change("1", {"n": 6}))
     world.carry(columns=declared)
     assert values(world)["1"]["n"] == 6
+
+
+EVERY_KIND = [
+    "year(born)", "month(at)", "bucket(4, n)", "truncate(2, name)", "hour(seen) as at_hour", "country",
+]  # fmt: skip
+
+
+def test_every_kind_of_partition(world: World) -> None:
+    log = world.log
+    columns = {
+        "born": "date", "at": "timestamptz", "n": "long", "name": "string", "seen": "timestamp", "country": "string",
+    }  # fmt: skip
+    settings = {"partition": EVERY_KIND, "columns": columns, "history_partition": ["day(_time)", "bucket(2, _key)"]}
+    row = {"born": "1970-05-01", "at": "2026-01-31T23:59:59Z", "seen": "2026-01-31T07:00:00", "name": "abc"}
+    log.seal(*(log.change(str(i), {**row, "n": i, "country": "at"}) for i in range(8)), log.change("null", {"n": None}))
+    world.carry(**settings)
+    log.seal(log.change("1", {"at": None, "name": "xyz"}), log.change("2", None), log.change("3", {"more": 1}))
+    world.carry(**settings)
+    rows = {row["_key"]: row for row in world.rows("orders")}
+    assert rows.keys() == {"0", "1", "3", "4", "5", "6", "7", "null"}
+    assert (rows["1"]["at"], rows["1"]["name"], str(rows["1"]["born"])) == (None, "xyz", "1970-05-01")
+    assert (rows["3"]["more"], rows["4"]["more"]) == (1, None)
+    assert len(world.rows("orders_history")) == 12
+    if isinstance(world, DeltaWorld):
+        found = {name: rows["3"][name] for name in rows["3"] if name.startswith(("born_", "at_", "n_b", "name_t"))}
+        # The bucket is Iceberg's own.
+        bucket = BucketTransform(4).transform(LongType())(3)
+        assert found == {
+            "born_year": 1970, "at_month": "2026-01", "n_bucket_4": bucket, "name_trunc_2": "ab",
+            "at_hour": "2026-01-31-07",
+        }  # fmt: skip
 
 
 def test_partitions(world: World) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from mainstem.app.following import Following
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import render_metrics
-from mainstem.app.objectstore import engine_settings
+from mainstem.app.objectstore import delta_tables, engine_settings
 from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.spark_queries import SparkQueries
 from mainstem.app.supervisor import ChildStatus
@@ -79,8 +80,9 @@ class Gateway:
         self._log.on_sealed(self._coverage.sealed)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self.spark = SparkQueries(clock)
+        lake = CatalogLake(self.catalog, cache(partial(delta_tables, config.catalog, data)))
         self._queries: Queries = open_queries(
-            self.catalog,
+            lake,
             engine_settings(config.catalog, self.catalog.warehouse),
             log=log,
             route=RouteSettings(bytes_max=config.query.gateway_bytes_max, rows_max=config.query.gateway_rows_max),
@@ -90,7 +92,7 @@ class Gateway:
         self.following = Following(self.catalog)
         for table in self.catalog.tables():
             self._on_covered(table.table, table.covered, table.snapshot_id)
-        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock)
+        self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock, lake.delta)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0

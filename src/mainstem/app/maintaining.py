@@ -7,8 +7,9 @@ itself works by.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,9 +20,13 @@ from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import compaction as door
 from mainstem.model import NOWHERE, MainstemError, NotFound, TableName
+from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
 from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table, plan_groups
 from mainstem.wire.jobs import ENDED, Job, JobNews, JobState
+
+if TYPE_CHECKING:
+    from mainstem.query.delta import DeltaVersion
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +36,17 @@ _AUTO_STEPS = (Step.COMPACT, Step.DELETES, Step.MANIFESTS, Step.EXPIRE)
 class Maintainer:
     """Behind `/v1/compaction`."""
 
-    def __init__(self, catalog: Catalog, settings: MaintenanceSettings, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: MaintenanceSettings,
+        folder: Path,
+        clock: Clock,
+        in_delta: Callable[[TableName], LoadedTable | None] = lambda _: None,
+    ) -> None:
+        """`in_delta` loads a table of ours that is kept in Delta; None for every other."""
         self._catalog = catalog
+        self._in_delta = in_delta
         self._settings = settings
         self._clock = clock
         self._jobs = Jobs(folder / "jobs.db", clock)
@@ -105,9 +119,7 @@ class Maintainer:
     async def auto(self, sees: door.Sees, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
         """Queue a job for every table that has something to gain by the thresholds."""
         plan, jobs = [], []
-        tables = await asyncio.to_thread(self._catalog.tables)
-        # Other engines' tables are theirs to maintain, unless somebody asks.
-        for name in sorted(each.table for each in tables if each.covered > NOWHERE and sees(each.table)):
+        for name in [name for name in await asyncio.to_thread(self._ours) if sees(name)]:
             if only_due and not await asyncio.to_thread(self._is_due, name):
                 continue
             try:
@@ -188,13 +200,28 @@ class Maintainer:
     def _look(
         self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...]
     ) -> door.Candidate | None:
-        document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
-        if current_snapshot_id(document) is None:
+        document, inventory = self._taken(name)
+        if inventory is None:
             return None
         settings = for_table(settings, document["properties"])
-        inventory = self._catalog.inventories.take(document)
         self._looked[name] = (len(inventory.files) + inventory.delete_files, self._clock.now_ms())
         return _candidate(name, document, inventory, settings, partitions, self._clock.now_ms())
+
+    def _document(self, name: TableName) -> "tuple[Document, DeltaVersion | None]":
+        """What the table's metadata says, and where it is kept in Delta, that version of it."""
+        found = self._in_delta(name)
+        if found is not None:
+            return dict(found.metadata), found.delta
+        return self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document, None
+
+    def _taken(self, name: TableName) -> tuple[Document, Inventory | None]:
+        document, in_delta = self._document(name)
+        if in_delta is not None:
+            from mainstem.app.deltainventory import inventory_of
+
+            return document, inventory_of(in_delta)
+        has_data = current_snapshot_id(document) is not None
+        return document, self._catalog.inventories.take(document) if has_data else None
 
     def _tuned(self) -> dict[str, Any]:
         """What may have changed since the pipeline was started with it."""
@@ -206,7 +233,7 @@ class Maintainer:
         if self._jobs.pending(str(name)) is not None:
             return False
         try:
-            document = self._catalog.load_table(TableIdent(name.levels, name.table)).stored.document
+            document, _ = self._document(name)
         except NotFound:
             return False
         snapshot_id = current_snapshot_id(document)
@@ -218,6 +245,13 @@ class Maintainer:
         if len(document["snapshots"]) > 1.2 * self._settings.snapshots_max:
             return True
         return _files_of(document, snapshot_id) - files_then >= self._settings.new_files_max
+
+    def _ours(self) -> list[TableName]:
+        """Other engines' tables are theirs to maintain, unless somebody asks."""
+        tables = self._catalog.tables()
+        return sorted(
+            each.table for each in tables if each.covered > NOWHERE or self._in_delta(each.table) is not None
+        )
 
     def _last_run_ms(self, name: TableName) -> int:
         ended = [job.finished_ms or 0 for job in self._jobs.all() if job.table == str(name) and job.state in ENDED]

@@ -1,11 +1,15 @@
 """A warehouse on S3: what Spark and DuckDB must be told to reach it. The gateway itself goes by `[catalog.io]`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.query.engine import EngineSettings
 from mainstem.query.sandbox import SandboxSettings
+
+if TYPE_CHECKING:
+    from mainstem.query.delta import DeltaTables
 
 SCHEMES = ("s3://", "s3a://")
 REGION_DEFAULT = "us-east-1"
@@ -67,3 +71,11 @@ def _literal(value: str) -> str:
 def delta_url(settings: CatalogSettings, data: Path) -> str:
     """Where the pipeline puts tables in Delta's format: beside the warehouse's own folders, or in the data folder."""
     return f"{settings.warehouse.rstrip('/')}/_delta" if settings.warehouse else str(data / "delta")
+
+
+def delta_tables(settings: CatalogSettings, data: Path) -> "DeltaTables":
+    """The tables of that place, to read in the gateway. Imported here: a gateway without such tables starts sooner."""
+    from mainstem.client.delta.storage import storage_by_properties
+    from mainstem.query.delta import DeltaTables
+
+    return DeltaTables(storage_by_properties(delta_url(settings, data), settings.io))

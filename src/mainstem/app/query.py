@@ -1,8 +1,8 @@
 """Queries, wired: the catalog as the query package's lake, the log as what is pending, and the door before it all."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from litestar import Router
 
@@ -10,7 +10,7 @@ from mainstem.catalog import Catalog, TableIdent
 from mainstem.doors.analyst import analyst_router
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
-from mainstem.model import Invalid, NotFound, TableName
+from mainstem.model import NOWHERE, Invalid, LogPosition, NotFound, TableName
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import EngineSettings, QueryEngine
 from mainstem.query.pending import LogPending
@@ -20,12 +20,19 @@ from mainstem.query.route import Router as EngineRouter
 from mainstem.query.route import RouteSettings
 from mainstem.query.spark_sql import spark_statement
 
+if TYPE_CHECKING:
+    from mainstem.query.delta import DeltaTables
+
+# The Delta tables, opened when they are first asked for.
+OpenDelta = Callable[[], "DeltaTables"]
+
 
 class CatalogLake:
     """The catalog as the query package asks for it."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, delta: OpenDelta | None = None) -> None:
         self._catalog = catalog
+        self._delta = delta
 
     async def tables(self) -> Sequence[TableName]:
         """Every table there is."""
@@ -36,10 +43,35 @@ class CatalogLake:
         try:
             loaded = await asyncio.to_thread(self._catalog.load_table, TableIdent(name.levels, name.table))
         except NotFound:
-            raise NotFound(f"table does not exist. got={name}") from None
+            return await asyncio.to_thread(self._load_delta, name)
         if loaded.metadata_location is None:
             raise NotFound(f"table does not exist. got={name}")
         return LoadedTable(name=name, metadata_location=loaded.metadata_location, metadata=loaded.stored.document)
+
+    def covered(self, name: TableName) -> LogPosition:
+        """The log position that a table covers, of whatever format it is."""
+        found = self._catalog.covered(name)
+        if found != NOWHERE or self._delta is None or not self._is_listed(name):
+            return found
+        return self._delta().covered(name)
+
+    def delta(self, name: TableName) -> LoadedTable | None:
+        """A Delta table of ours at its newest version, None where it is none. Blocks."""
+        return self._delta().load(name) if self._delta is not None and self._is_listed(name) else None
+
+    def _load_delta(self, name: TableName) -> LoadedTable:
+        found = self.delta(name)
+        if found is None:
+            raise NotFound(f"table does not exist. got={name}")
+        return found
+
+    def _is_listed(self, name: TableName) -> bool:
+        """Whether the catalog has it as one of the Delta tables that our own pipeline keeps."""
+        try:
+            listed = self._catalog.generic.load(TableIdent(name.levels, name.table))
+        except NotFound:
+            return False
+        return self._delta is not None and listed.format == "delta" and self._delta().is_at(name, listed.base_location)
 
 
 class Queries(NamedTuple):
@@ -51,7 +83,7 @@ class Queries(NamedTuple):
 
 
 def open_queries(
-    catalog: Catalog,
+    lake: CatalogLake,
     settings: EngineSettings,
     *,
     log: Log | None = None,
@@ -61,8 +93,8 @@ def open_queries(
 ) -> Queries:
     """Build everything behind `/v1/query`. Without a log, `latest` reads what is committed."""
     route = route or RouteSettings()
-    pending = LogPending(log, catalog.covered) if log is not None else None
-    engine = QueryEngine(CatalogLake(catalog), settings, pending=pending)
+    pending = LogPending(log, lake.covered) if log is not None else None
+    engine = QueryEngine(lake, settings, pending=pending)
     planner = Planner(engine.binder, engine.parser)
     dispatcher = Dispatcher(engine, planner, route, big=big)
 

@@ -66,7 +66,11 @@ class SparkQueries:
             )
         orders = tuple(
             ViewOrder(
-                view=view, namespace=table.name.namespace, table=table.name.table, snapshot_id=table.snapshot_id
+                view=view,
+                namespace=table.name.namespace,
+                table=table.name.table,
+                snapshot_id=table.snapshot_id,
+                delta_location=table.delta_location,
             )
             for view, table in views.items()
         )

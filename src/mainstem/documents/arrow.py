@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from mainstem.documents.columns import Column, Kind
@@ -88,7 +87,7 @@ def row_group_stats(metadata: pq.FileMetaData, index: int) -> tuple[dict[str, Co
     return stats, group.num_rows
 
 
-def to_arrow(predicate: Predicate, schema: pa.Schema) -> ds.Expression:
+def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
     """The predicate as a filter for `pyarrow.dataset` and `DeltaTable.to_pyarrow_dataset`."""
     match predicate:
         case Always(value):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mainstem.client.delta import Storage, create_storage
+from mainstem.client.delta.storage import storage_by_properties
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.pipeline.deltatable import DeltaLake
@@ -20,30 +20,12 @@ from mainstem.runtime.clock import Clock
 
 TIMEOUT_S = 30.0
 _CONFLICT = 409
-# As Iceberg's properties call them, and as the storage does.
-_NAMES = {
-    "s3.endpoint": "endpoint",
-    "s3.region": "region",
-    "s3.access-key-id": "access_key_id",
-    "s3.secret-access-key": "secret_access_key",
-    "s3.session-token": "session_token",
-    "client.region": "region",
-}
-
-
 def delta_lake(settings: PipelineSettings, clock: Clock) -> DeltaLake | None:
     """The lake that the settings name, None where they name none."""
     if settings.delta_url is None:
         return None
-    storage = _storage(settings.delta_url, settings.catalog_properties)
+    storage = storage_by_properties(settings.delta_url, settings.catalog_properties)
     return DeltaLake(storage, clock, Listing(settings.catalog_uri, settings.token).enter)
-
-
-def _storage(url: str, properties: Mapping[str, str]) -> Storage:
-    if not url.startswith("s3"):
-        return create_storage(url)
-    known = {_NAMES[name]: value for name, value in properties.items() if name in _NAMES}
-    return create_storage(url, **known)
 
 
 class Listing:

@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from mainstem.client.delta import DeltaTable, Storage, variant
 from mainstem.client.delta.engine import FILE, PLACES, ROW, Source, engine_of, quoted, read_errors
-from mainstem.client.delta.log import DeltaLog, Metadata, State
-from mainstem.client.delta.schema import KIND, VARIANT, delta_schema, schema_of
+from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, State
+from mainstem.client.delta.schema import KIND, VARIANT, arrow_field, delta_schema, schema_of
 from mainstem.client.delta.transaction import VECTORS, Commit, Replacement, Transaction
+from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.deltapartitions import PartitionColumn, derived
 from mainstem.pipeline.lake import Marks
 from mainstem.runtime.clock import Clock
 from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of
@@ -27,10 +29,8 @@ from mainstem.tables.layout import (
     KINDS_PROPERTY,
     POSITION_MARK,
     SINCE_PROPERTY,
-    STATE_COLUMNS,
-    stored_name,
+    delta_path,
 )
-from mainstem.tables.settings import Transform
 from mainstem.tables.types import VARIANT as VARIANT_TYPE
 from mainstem.tables.types import ColumnType, decimal_of
 
@@ -38,7 +38,6 @@ from mainstem.tables.types import ColumnType, decimal_of
 TYPES_PROPERTY = "mainstem.column-types"
 CHECKPOINT_EVERY = 20
 _NO_PLACES = PLACES.empty_table()
-_OWN = frozenset(name for name, _ in STATE_COLUMNS)
 _ARROW_TYPES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -85,9 +84,18 @@ class DeltaLakeTable:
         return self._state.version
 
     @property
-    def file_sizes(self) -> list[int]:
-        """The data files, by size in bytes."""
-        return [file.size for file in self._state.files.values()]
+    def files(self) -> list[AddFile]:
+        """The data files."""
+        return list(self._state.files.values())
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return {name: value for name, value in self._state.metadata.configuration.items() if value is not None}
+
+    def partitions_of(self, wanted: Sequence[PartitionColumn]) -> list[PartitionColumn]:
+        """Those that the table was made with: a later declaration does not change the files that are there."""
+        return [column for column in wanted if column.name in self._state.metadata.partitionColumns]
 
     def marks(self) -> Marks:
         """What the table covers."""
@@ -97,7 +105,7 @@ class DeltaLakeTable:
     def columns(self) -> tuple[Column, ...]:
         """The rows' own columns of a state table."""
         types = self._json(TYPES_PROPERTY)
-        names = [name for name in schema_of(self._state.metadata).fields if name not in _OWN]
+        names = [name for name in schema_of(self._state.metadata).fields if name in types]
         return columns_of([(name, ColumnType(types[name])) for name in names], self._json(KINDS_PROPERTY))
 
     def columns_since(self) -> dict[str, LogPosition]:
@@ -149,9 +157,13 @@ class DeltaLakeTable:
     def evolve(self, plan: Evolution, covered: LogPosition) -> None:
         """Bring the schema up to the plan, in one commit. Where a type changes, all rows are cast and written anew."""
         changed = {column.stored: column for column in (*plan.retype, *plan.widen, *plan.rewrite)}
-        own = [name for name in schema_of(self._state.metadata).fields if name in _OWN]
+        known = schema_of(self._state.metadata).fields
+        rows_own = self._json(TYPES_PROPERTY)
+        others = [field for name, field in known.items() if name not in rows_own]
+        if taken := sorted({field.name for field in others} & {column.stored for column in plan.add}):
+            raise Invalid(f"a column has the name of a partition: name that by `as`. table={self.name} got={taken}")
         fields = [_field(column.stored, column.type) for column in plan.columns]
-        fields += [_field(name, dict(STATE_COLUMNS)[name]) for name in own]
+        fields += [arrow_field(field) for field in others]
         since = self.columns_since()
         if self._state.files:
             since |= {column.name: covered for column in plan.add}
@@ -164,6 +176,18 @@ class DeltaLakeTable:
         dropped = tuple(self._state.files.values()) if rows is not None else ()
         change = Replacement([], _NO_PLACES, rows, metadata=metadata, dropped=dropped)
         self._commit(change, self.marks(), "CHANGE COLUMNS")
+
+    def rewrite(self, file: AddFile) -> bool:
+        """Write a file's rows anew, without those that are gone. False where it is not of the table any more."""
+        if file.key not in self._state.files:
+            return False
+        storage, schema = self.lake.storage, schema_of(self._state.metadata)
+        names = list(schema.fields)
+        with engine_of(storage).cursor() as cursor, read_errors(storage, self._log.table, [file]):
+            relation = Source(cursor, storage, self._log.table, schema, [file]).relation(names)
+            rows = cursor.execute(f"SELECT {', '.join(map(quoted, names))} FROM {relation}").to_arrow_table()
+        self._commit(Replacement([], _NO_PLACES, rows, dropped=[file], moved=True), self.marks(), "OPTIMIZE")
+        return True
 
     def _cast_rows(self, metadata: Metadata, changed: set[str]) -> pa.Table:
         """Every row, as the new schema has it."""
@@ -204,7 +228,7 @@ class DeltaLake:
 
     def path(self, name: TableName) -> str:
         """Where a table is, below the storage's root."""
-        return "/".join((*name.levels, name.table))
+        return delta_path(name)
 
     def table(self, name: TableName) -> DeltaTable:
         """The table as the client has it."""
@@ -224,7 +248,7 @@ class DeltaLake:
         columns: Sequence[tuple[str, ColumnType]],
         *,
         of_rows: Sequence[Column] = (),
-        partition: Sequence[Transform] = (),
+        partition: Sequence[PartitionColumn] = (),
         vectors: bool = False,
     ) -> DeltaLakeTable:
         """Create a table. Someone else may have been faster; then theirs is taken."""
@@ -232,17 +256,13 @@ class DeltaLake:
         if vectors:
             properties |= {VECTORS: "true", **_properties(of_rows, {})}
         self.table(name).create(
-            pa.schema([_field(column, column_type) for column, column_type in columns]),
-            partition_by=[_stored(transform.column) for transform in partition],
+            pa.schema([_field(column, column_type) for column, column_type in (*columns, *derived(partition))]),
+            partition_by=[column.name for column in partition],
             properties=properties,
         )
         created = self.load(name)
         assert created is not None
         return created
-
-
-def _stored(column: str) -> str:
-    return column if column.startswith("_") else stored_name(column)
 
 
 def _properties(columns: Sequence[Column], since: Mapping[str, int]) -> dict[str, str]:

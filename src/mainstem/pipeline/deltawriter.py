@@ -5,30 +5,33 @@ reading of JSON. The rows of a pass, which is bounded, come to the driver in Arr
 puts them in place. Each of the three tables is filtered by its own mark: a pass may be repeated from any point.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.client.delta.engine import FILE, ROW
-from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.catching import CatchingUp
 from mainstem.pipeline.changes import (
     as_dead_letters,
     as_history,
-    is_checked,
     judged,
+    may_not_fit,
     of_table,
     read_segments,
     spark_type,
 )
+from mainstem.pipeline.deltapartitions import PartitionColumn, partition_columns, with_partitions
 from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable, from_variants, to_variants
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.keys import as_frame, keys_of_rows, keys_of_segments
 from mainstem.pipeline.lake import Marks, quoted
 from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
-from mainstem.pipeline.segments import Segment, TableSlice, clocks_are_ordered, slice_for
+from mainstem.pipeline.plainrows import are_whole_and_newer
+from mainstem.pipeline.segments import TableSlice
+from mainstem.pipeline.turns import Turns
 from mainstem.tables.evolution import Column, Evolution, plan_evolution
 from mainstem.tables.layout import (
     DEAD_LETTER_COLUMNS,
@@ -39,29 +42,37 @@ from mainstem.tables.layout import (
     SOURCE,
     STATE_COLUMNS,
 )
-from mainstem.tables.settings import TableSettings, Transform
+from mainstem.tables.settings import TableSettings
 from mainstem.tables.types import STRING, VARIANT, ColumnType, Kind
 
 # Rows of one pass: they are all on the driver at once.
 ROWS_PER_PASS_MAX = 500_000
-ATTEMPTS_MAX = 5
-# So many small files, and they are put together.
-SMALL_FILES_MAX = 40
-SMALL_BYTES = 16 * 1024 * 1024
 _TOMBSTONES = f"{KEY} string, {HLC} long, {SOURCE} string"
 
 
-class DeltaTableWriter:
+class DeltaTableWriter(CatchingUp):
     """The only writer of one logical table in Delta. Not to be used from two threads at once."""
 
+    rows_per_pass_max = ROWS_PER_PASS_MAX
+
     def __init__(
-        self, lake: DeltaLake, spark: SparkSession, name: TableName, settings: TableSettings, *, sql: DriverSql
+        self,
+        lake: DeltaLake,
+        spark: SparkSession,
+        name: TableName,
+        settings: TableSettings,
+        *,
+        sql: DriverSql,
+        turns: Turns | None = None,
     ) -> None:
+        super().__init__(name, turns)
         self._lake = lake
         self._spark = spark
-        self._name = name
         self._settings = settings
         self._sql = sql
+        declared = {column.stored: column.type for column in plan_evolution((), {}, settings).columns}
+        self._partition = partition_columns(settings.partition or (), {**declared, **dict(STATE_COLUMNS)})
+        self._history_partition = partition_columns(settings.history_partition or (), dict(HISTORY_COLUMNS))
 
     def covered(self) -> LogPosition:
         """What the table holds: the less of its state and its history."""
@@ -72,40 +83,14 @@ class DeltaTableWriter:
             marks.append(_marks(self._lake.load(self._name.history)))
         return min(mark.position for mark in marks)
 
-    def catch_up(
-        self,
-        segments: Sequence[Segment],
-        rows_max: int = ROWS_PER_PASS_MAX,
-        on_pass: Callable[[LogPosition], None] = lambda _: None,
-        go_on: Callable[[], bool] = lambda: True,
-    ) -> LogPosition:
-        """Bring in everything that the segments have and the table has not; returns what it covers then."""
-        covered = self.covered()
-        while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
-            covered = self._retried(run)
-            on_pass(covered)
-        return covered
-
-    def _retried(self, run: TableSlice) -> LogPosition:
-        """One pass. A commit that lost a race wrote nothing: look at the table again, and do it again."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                self._write(run)
-            except Conflict:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-            else:
-                break
-        return run.last
-
     def _write(self, run: TableSlice) -> None:
         state = self._state() if self._settings.state else None
         history = None
         if self._settings.history:
-            history = self._log_table(self._name.history, HISTORY_COLUMNS, self._settings.history_partition or ())
+            history = self._log_table(self._name.history, HISTORY_COLUMNS, self._history_partition)
         rows = read_segments(self._spark, run.paths)
         plan = self._evolve(state, run) if state is not None else plan_evolution((), {}, self._settings)
-        if run.errors or _may_not_fit(plan):
+        if run.errors or may_not_fit(plan):
             rows = judged(rows, plan.columns, plan.refused)
             self._write_dead_letters(rows, run)
             rows = rows.where("error IS NULL")
@@ -114,19 +99,17 @@ class DeltaTableWriter:
             self._write_history(history, rows, run)
         if state is not None:
             self._write_state(state, history, rows, run, plan)
-        for table in (state, history):
-            if table is not None:
-                self._tidy(table)
 
     def _write_history(self, history: DeltaLakeTable, rows: DataFrame, run: TableSlice) -> None:
         before = history.marks()
         if before.position >= run.last:
             return
-        after = _advanced(before, run)
+        after = before.advanced(run.last, run.hlc_max)
         if run.count == run.errors:
             history.mark(after)
             return
-        history.append(as_history(of_table(rows, self._name, run.past(before.position))).toArrow(), after)
+        changes = as_history(of_table(rows, self._name, run.past(before.position)))
+        history.append(with_partitions(changes, history.partitions_of(self._history_partition)).toArrow(), after)
 
     def _write_dead_letters(self, rows: DataFrame, run: TableSlice) -> None:
         existing = self._lake.load(self._name.dead_letters)
@@ -138,7 +121,7 @@ class DeltaTableWriter:
         if not letters.num_rows:
             return
         table = existing or self._log_table(self._name.dead_letters, DEAD_LETTER_COLUMNS)
-        table.append(letters, _advanced(before, run))
+        table.append(letters, before.advanced(run.last, run.hlc_max))
 
     def _write_state(
         self, state: DeltaLakeTable, history: DeltaLakeTable | None, rows: DataFrame, run: TableSlice, plan: Evolution
@@ -146,17 +129,17 @@ class DeltaTableWriter:
         before = state.marks()
         if before.position >= run.last:
             return
-        after = _advanced(before, run)
+        after = before.advanced(run.last, run.hlc_max)
         if run.count == run.errors or not plan.columns:
             state.mark(after)
             return
         changes = of_table(rows, self._name, run.past(before.position))
-        keys = None if _may_not_fit(plan) else keys_of_segments(self._sql, run, before.position)
+        keys = None if may_not_fit(plan) else keys_of_segments(self._sql, run, before.position)
         if keys is None:
             keys = keys_of_rows(changes)
         # Spark reads and merges nested values as JSON text; a Variant is made of it at the end.
         columns = [_as_text(column) for column in plan.columns]
-        if self._is_simple(run, plan.columns, before):
+        if are_whole_and_newer(run, plan.columns, before):
             old = state.old_rows(keys, [KEY])
             new_rows = latest_rows(changes, as_frame(self._spark, keys, POSITION), columns)
         else:
@@ -164,12 +147,8 @@ class DeltaTableWriter:
             tombstones = self._tombstones(history, keys, run, before) if history is not None else None
             frame = self._old_frame(old, plan.columns)
             new_rows = merged_rows(changes, frame, tombstones, columns, state.columns_since())
-        state.replace(old, _stored_rows(new_rows.toArrow(), plan.columns), after)
-
-    def _is_simple(self, run: TableSlice, columns: Sequence[Column], before: Marks) -> bool:
-        """Whether every row is whole and newer than all before: then the last row per key is the new row."""
-        whole = run.always >= {column.name for column in columns}
-        return whole and run.hlc_min > before.hlc_max and clocks_are_ordered(run)
+        partitioned = with_partitions(new_rows, state.partitions_of(self._partition))
+        state.replace(old, _stored_rows(partitioned.toArrow(), plan.columns), after)
 
     def _old_frame(self, old: pa.Table, columns: Sequence[Column]) -> DataFrame:
         """The rows that the keys have now, in Spark."""
@@ -209,22 +188,14 @@ class DeltaTableWriter:
             self._name,
             [*fields, *STATE_COLUMNS],
             of_rows=columns,
-            partition=self._settings.partition or (),
+            partition=self._partition,
             vectors=True,
         )
 
     def _log_table(
-        self, name: TableName, columns: Sequence[tuple[str, ColumnType]], partition: Sequence[Transform] = ()
+        self, name: TableName, columns: Sequence[tuple[str, ColumnType]], partition: Sequence[PartitionColumn] = ()
     ) -> DeltaLakeTable:
         return self._lake.load(name) or self._lake.create(name, columns, partition=partition)
-
-    def _tidy(self, table: DeltaLakeTable) -> None:
-        """Put small files together, and remove those that no version within the retention needs."""
-        if sum(size < SMALL_BYTES for size in table.file_sizes) < SMALL_FILES_MAX:
-            return
-        client = self._lake.table(table.name)
-        client.optimize(target_bytes=16 * SMALL_BYTES)
-        client.vacuum(dry_run=False)
 
 
 def _as_text(column: Column) -> Column:
@@ -239,14 +210,5 @@ def _stored_rows(rows: pa.Table, columns: Sequence[Column]) -> pa.Table:
     return rows
 
 
-def _may_not_fit(plan: Evolution) -> bool:
-    """Whether a row that the sealer let pass may still not fit: then the rows are judged with Spark."""
-    return bool(plan.refused) or any(is_checked(column) for column in plan.columns)
-
-
 def _marks(table: DeltaLakeTable | None) -> Marks:
     return Marks(NOWHERE) if table is None else table.marks()
-
-
-def _advanced(before: Marks, run: TableSlice) -> Marks:
-    return Marks(run.last, max(before.hlc_max, run.hlc_max))

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
 from mainstem.pipeline.compaction import Compacted, Compaction, own_lake
+from mainstem.pipeline.deltamaintenance import DeltaMaintenance
 from mainstem.pipeline.lake import Lake, LakeTable, is_conflict
 from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import Clock
@@ -34,11 +35,19 @@ OnProgress = Callable[[Step, Mapping[str, int]], None]
 class Maintenance:
     """Maintains the tables of one lake."""
 
-    def __init__(self, lake: Lake, turns: Turns, settings: MaintenanceSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        turns: Turns,
+        settings: MaintenanceSettings,
+        clock: Clock,
+        delta: DeltaMaintenance | None = None,
+    ) -> None:
         self._lake = own_lake(lake)
         self._turns = turns
         self._settings = settings
         self._clock = clock
+        self._delta = delta
         self._compaction = Compaction(self._lake, turns)
 
     @property
@@ -58,6 +67,17 @@ class Maintenance:
         go_on: Callable[[], bool] = lambda: True,
     ) -> dict[str, Done]:
         """Do the steps to one physical table. `changes` are settings of this run alone."""
+        in_delta = None if self._delta is None else self._delta.load(table)
+        if self._delta is not None and in_delta is not None:
+            return self._delta.run(
+                in_delta,
+                steps,
+                changes=changes or {},
+                partitions=partitions,
+                dry_run=dry_run,
+                on_progress=on_progress,
+                go_on=go_on,
+            )
         found = self._lake.load(table)
         if found is None:
             raise NotFound(f"table does not exist. got={table}")

@@ -140,6 +140,10 @@ class QueryRunner:
 
 def _frame_of(session: SparkSession, lake: Lake, order: QueryOrder) -> DataFrame:
     for view in order.views:
+        if view.delta_location is not None:
+            reader = session.read.format("delta").option("versionAsOf", str(view.snapshot_id))
+            reader.load(view.delta_location).createOrReplaceTempView(view.view)
+            continue
         identifier = lake.identifier(TableName(view.namespace, view.table))
         # The session may know the table from before the snapshot.
         session.catalog.refreshTable(identifier)

@@ -24,7 +24,9 @@ from mainstem.pipeline.breaker import Breaker
 from mainstem.pipeline.carrier import Carrier, Writer
 from mainstem.pipeline.checkpoints import CheckpointLoop
 from mainstem.pipeline.declared import bring_up_to_date
+from mainstem.pipeline.deltamaintenance import DeltaMaintenance
 from mainstem.pipeline.deltaplace import delta_lake
+from mainstem.pipeline.deltatable import DeltaLake
 from mainstem.pipeline.deltawriter import DeltaTableWriter
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.driverpass import DriverPass
@@ -112,7 +114,7 @@ def _run(
             if table.format is Format.DELTA:
                 if delta is None:
                     raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
-                return DeltaTableWriter(delta, spark, name, table, sql=sql)
+                return DeltaTableWriter(delta, spark, name, table, sql=sql, turns=turns)
             upsert: Upsert = row_delta if table.format_version == 2 else branch
             on_driver = driver if table.format_version == 2 else None
             return TableWriter(
@@ -131,7 +133,7 @@ def _run(
         stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
         progress.enter("running")
         helpers: list[JobRunner | QueryRunner | CheckpointLoop] = []
-        helpers += _start_jobs(settings, lake, turns, clock)
+        helpers += _start_jobs(settings, lake, delta, turns, clock)
         helpers += _start_queries(settings, lake)
         helpers += _start_checkpoints(settings, lake)
         try:
@@ -179,14 +181,15 @@ def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> list[Checkpoin
 
 
 def _start_jobs(
-    settings: PipelineSettings, lake: Lake, turns: Turns, clock: Clock
+    settings: PipelineSettings, lake: Lake, delta: DeltaLake | None, turns: Turns, clock: Clock
 ) -> list[JobRunner]:
     """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
     if settings.jobs_url is None:
         return []
 
     def maintenance() -> Maintenance:
-        made = Maintenance(lake, turns, settings.maintenance, clock)
+        of_delta = None if delta is None else DeltaMaintenance(delta, turns, settings.maintenance)
+        made = Maintenance(lake, turns, settings.maintenance, clock, of_delta)
         _join_pool(made.spark, "jobs")
         return made
 

@@ -6,14 +6,14 @@ skipped, and where nothing is left nothing is committed.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.pipeline.catching import CatchingUp
 from mainstem.pipeline.changes import as_dead_letters, as_history, judged, may_not_fit, of_table, read_segments
 from mainstem.pipeline.declared import partition_state
 from mainstem.pipeline.driver_sql import DriverSql
@@ -23,7 +23,7 @@ from mainstem.pipeline.lake import Lake, LakeTable, Marks
 from mainstem.pipeline.merge import DELETE, latest_rows, merged_rows
 from mainstem.pipeline.plainrows import are_whole_and_newer
 from mainstem.pipeline.rewrite import rewrite_columns
-from mainstem.pipeline.segments import Segment, TableSlice, slice_for
+from mainstem.pipeline.segments import TableSlice
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import Upsert, append
 from mainstem.tables.evolution import Evolution, kinds_of, plan_evolution
@@ -42,13 +42,14 @@ from mainstem.tables.layout import (
 from mainstem.tables.settings import TableSettings
 from mainstem.tables.types import ColumnType
 
-# Rows of one table that go into one commit: bounds the broadcast of winners, and how much a crash repeats.
+# Bounds the broadcast of winners too.
 ROWS_PER_PASS_MAX = 4_000_000
-ATTEMPTS_MAX = 5
 
 
-class TableWriter:
+class TableWriter(CatchingUp):
     """The only writer of one logical table. Not to be used from two threads at once."""
+
+    rows_per_pass_max = ROWS_PER_PASS_MAX
 
     def __init__(
         self,
@@ -62,12 +63,11 @@ class TableWriter:
         turns: Turns | None = None,
         driver: DriverPass | None = None,
     ) -> None:
+        super().__init__(name, turns)
         self._lake = lake
         self._sql = sql
-        self._name = name
         self._settings = settings
         self._upsert = upsert
-        self._turns = turns or Turns()
         # Where the history is written while this thread writes the state.
         self._side_jobs = side_jobs
         # Takes what needs no Spark job; None leaves everything to Spark.
@@ -83,32 +83,6 @@ class TableWriter:
         if self._driver is not None:
             return min(self._driver.marks(name).position for name in names)
         return min(_marks(self._lake.load(name)).position for name in names)
-
-    def catch_up(
-        self,
-        segments: Sequence[Segment],
-        rows_max: int = ROWS_PER_PASS_MAX,
-        on_pass: Callable[[LogPosition], None] = lambda _: None,
-        go_on: Callable[[], bool] = lambda: True,
-    ) -> LogPosition:
-        """Bring in everything that the segments have and the table has not; returns what it covers then."""
-        covered = self.covered()
-        attempts = 0
-        while go_on() and (run := slice_for(self._name, segments, covered, rows_max)):
-            try:
-                with self._turns.of(self._name):
-                    self._write(run)
-            except Conflict:
-                # A commit that lost a race wrote nothing: look at the table again, and do it again.
-                attempts += 1
-                if attempts == ATTEMPTS_MAX:
-                    raise
-                covered = self.covered()
-                continue
-            attempts = 0
-            covered = run.last
-            on_pass(covered)
-        return covered
 
     def _write(self, run: TableSlice) -> None:
         """One pass: on the driver where the tables are ready for it, or the long way."""

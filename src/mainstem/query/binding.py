@@ -59,7 +59,7 @@ class BoundTable(msgspec.Struct, frozen=True, kw_only=True):
             sql = overlay_sql(session, self.loaded, self.history, self.pending, label)
         else:
             assert self.loaded is not None
-            sql = scan_sql(self.loaded)
+            sql = scan_sql(session, self.loaded)
         session.view(self.name, sql)
 
 

@@ -161,7 +161,10 @@ def _pinned(name: TableName, tables: Iterable[BoundTable]) -> PinnedTable:
     """The snapshot that was bound. SQL names have no case, the catalog's do."""
     (table,) = (each for each in tables if _folded(each.name) == _folded(name))
     snapshot = current_snapshot(table.loaded.metadata) if table.loaded else None
-    return PinnedTable(table.name, int(snapshot["snapshot-id"]) if snapshot else None)
+    location = table.loaded.metadata_location if table.loaded and table.loaded.delta is not None else None
+    if location is not None and not location.startswith("/"):
+        raise Invalid(f"Spark reads Delta tables of a folder only. expected=engine duckdb got={table.name}")
+    return PinnedTable(table.name, int(snapshot["snapshot-id"]) if snapshot else None, location)
 
 
 def _folded(name: TableName) -> tuple[str, str]:

@@ -45,8 +45,8 @@ def overlay_sql(
     """SQL that reads the table with `pending` merged in. Runs in a worker thread; leaves its parts in the session."""
     base_types = columns(table.metadata) if table else {}
     if not pending:
-        return scan_sql(table) if table else empty_sql(base_types or RESERVED)
-    base_sql = scan_sql(table) if table else empty_sql(RESERVED)
+        return scan_sql(session, table) if table else empty_sql(base_types or RESERVED)
+    base_sql = scan_sql(session, table) if table else empty_sql(RESERVED)
     keys = session.arrow(f"{label}_keys", pa.table({"k": pa.array(list(pending), pa.string())}))
     hits = f"temp.{quote(label + '_hits')}"
     session.scratch(hits, f"SELECT * FROM ({base_sql}) WHERE _key IN (SELECT k FROM {keys})")
@@ -200,7 +200,7 @@ def _late_tombstones(
     if oldest is None or oldest > (hlc_max(table.metadata) or oldest):
         return {}
     found = session.connection.execute(
-        f"SELECT _key, _hlc, _source FROM ({scan_sql(history)}) "
+        f"SELECT _key, _hlc, _source FROM ({scan_sql(session, history)}) "
         f"WHERE _op = 'delete' AND _hlc >= {oldest} AND _key IN (SELECT k FROM {keys})"
     ).fetchall()
     rows: dict[str, Row] = {}

@@ -141,10 +141,17 @@ class Planner:
         )
 
     def _scan(self, scan: Scan, table: LoadedTable) -> ScanPlan:
-        data, deletes = self._files(table)
         pruning = Pruning(table.metadata, scan)
+        deletes: list[DataFile] = []
+        if table.delta is not None:
+            from mainstem.query.delta import planned_files
+
+            data = planned_files(table.delta, pruning.schema)
+        else:
+            data, deletes = self._files(table)
         left = [file for file in data if pruning.may_match(file)]
-        groups = self._row_groups(left, pruning)
+        # The footers of Delta's files have no ids to find columns by: there, files are all that is left out.
+        groups = self._row_groups(left, pruning, footers_max=0 if table.delta is not None else FOOTERS_READ_MAX)
         snapshot = current_snapshot(table.metadata)
         puffins = [file.file_path for file in deletes if file.file_format == "PUFFIN"]
         return ScanPlan(
@@ -194,8 +201,8 @@ class Planner:
 
         return load_file_io(self._io_properties, table.metadata_location)
 
-    def _row_groups(self, files: "Sequence[DataFile]", pruning: "Pruning") -> "_Groups":
-        exact = len(files) <= FOOTERS_READ_MAX
+    def _row_groups(self, files: "Sequence[DataFile]", pruning: "Pruning", *, footers_max: int) -> "_Groups":
+        exact = len(files) <= footers_max
         selected = rows = size = 0
         for file in files:
             kept = self._kept_groups(file, pruning) if exact and pruning.filtered else None
@@ -231,7 +238,7 @@ class Pruning:
     """The filters of one scan, bound to one table."""
 
     def __init__(self, metadata: Mapping[str, Any], scan: Scan) -> None:
-        self._schema, self._ids = _schema(metadata)
+        self.schema, self._ids = _schema(metadata)
         self._specs = _specs(metadata)
         self._wanted = {self._ids[name] for name in scan.columns if name in self._ids}
         self._whole = len(self._wanted) < len(set(scan.columns))
@@ -263,7 +270,7 @@ class Pruning:
         selected = rows = size = 0
         for index in range(footer.num_row_groups):
             group = footer.row_group(index)
-            if self._expression is not None and not self._metrics.eval(_as_file(group, ids, self._schema)):
+            if self._expression is not None and not self._metrics.eval(_as_file(group, ids, self.schema)):
                 continue
             selected += 1
             rows += group.num_rows
@@ -286,7 +293,7 @@ class Pruning:
                 if expression is None:
                     continue
                 try:
-                    bind(self._schema, rewrite_not(expression), case_sensitive=False)
+                    bind(self.schema, rewrite_not(expression), case_sensitive=False)
                 except (ValueError, TypeError):
                     # A constant that the column's type cannot hold, or a column whose type is not known here.
                     continue
@@ -298,7 +305,7 @@ class Pruning:
             return None
         from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 
-        return _InclusiveMetricsEvaluator(self._schema, self._expression, case_sensitive=False)
+        return _InclusiveMetricsEvaluator(self.schema, self._expression, case_sensitive=False)
 
     def _partition_may_match(self, file: "DataFile") -> bool:
         from pyiceberg.expressions.visitors import expression_evaluator, inclusive_projection
@@ -309,8 +316,8 @@ class Pruning:
             return True
         if file.spec_id not in self._by_spec:
             assert self._expression is not None
-            projected = inclusive_projection(self._schema, spec, case_sensitive=False)(self._expression)
-            kinds = Schema(*spec.partition_type(self._schema).fields)
+            projected = inclusive_projection(self.schema, spec, case_sensitive=False)(self._expression)
+            kinds = Schema(*spec.partition_type(self.schema).fields)
             self._by_spec[file.spec_id] = expression_evaluator(kinds, projected, case_sensitive=False)
         return bool(self._by_spec[file.spec_id](file.partition))
 

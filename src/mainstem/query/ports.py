@@ -8,12 +8,15 @@ Nothing here knows how any of them works.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
 
 from mainstem.model import LogPosition, Row, TableName
+
+if TYPE_CHECKING:
+    from mainstem.query.delta import DeltaVersion
 
 
 class LoadedTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +25,8 @@ class LoadedTable(msgspec.Struct, frozen=True, kw_only=True):
     name: TableName
     metadata_location: str
     metadata: Mapping[str, Any]
+    # Of a table in Delta's format: what its log says. The document is then made from it.
+    delta: "DeltaVersion | None" = None
 
 
 class Lake(Protocol):
@@ -62,10 +67,11 @@ class Pending(Protocol):
 
 
 class PinnedTable(NamedTuple):
-    """A table at one snapshot; None where it has none yet."""
+    """A table at one snapshot; None where it has none yet. One in Delta's format is found by its location."""
 
     name: TableName
     snapshot_id: int | None
+    delta_location: str | None = None
 
 
 class BigQueryEngine(Protocol):

@@ -10,6 +10,7 @@ import msgspec
 
 from mainstem.model import NOWHERE, LogPosition, TableName
 from mainstem.query.ports import LoadedTable
+from mainstem.query.sandbox import Session
 from mainstem.query.statement import literal, quote
 from mainstem.tables.layout import HLC_MARK, KINDS_PROPERTY, POSITION_MARK, SINCE_PROPERTY
 from mainstem.tables.types import Kind
@@ -92,8 +93,12 @@ def sql_type(kind: Any) -> str:
             return f"STRUCT({fields})"
 
 
-def scan_sql(table: LoadedTable) -> str:
+def scan_sql(session: Session, table: LoadedTable) -> str:
     """The SQL that reads the table as of this very metadata document, whatever is committed meanwhile."""
+    if table.delta is not None:
+        from mainstem.query.delta import delta_sql
+
+        return delta_sql(session, table.name, table.delta)
     if current_snapshot(table.metadata) is None:
         return empty_sql(columns(table.metadata))
     return f"SELECT * FROM iceberg_scan({literal(_local(table.metadata_location))})"

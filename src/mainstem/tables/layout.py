@@ -1,5 +1,6 @@
 """The columns and properties of the tables that one logical table is stored as. Iceberg and Delta share them."""
 
+from mainstem.model.names import TableName
 from mainstem.tables.parquet import LEVEL_PROPERTY, Codec
 from mainstem.tables.settings import TableSettings
 from mainstem.tables.types import STRING, ColumnType
@@ -111,3 +112,8 @@ def _common_properties(settings: TableSettings) -> dict[str, str]:
         "commit.retry.num-retries": "10",
         "write.object-storage.enabled": "false",
     }
+
+
+def delta_path(name: TableName) -> str:
+    """Where a table in Delta's format is, below its storage's root."""
+    return "/".join((*name.levels, name.table))

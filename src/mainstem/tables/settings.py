@@ -100,10 +100,10 @@ class TableSettings:
             raise Invalid(f"format version. expected=one of {FORMAT_VERSIONS} got={self.format_version}")
         uses_variant = self.nested is Nested.VARIANT or VARIANT in self.columns.values()
         if self.format is Format.DELTA:
-            transforms = (*(self.partition or ()), *(self.history_partition or ()))
-            derived = [transform.name for transform in transforms if transform.name != "identity"]
-            if derived:
-                raise Invalid(f"Delta partitions by columns as they are. expected=identity got={derived}")
+            # Its partitions are fixed when the table is made, before the first row is seen.
+            columns = [transform.column for transform in self.partition or () if not transform.column.startswith("_")]
+            if unknown := sorted(set(columns) - self.columns.keys()):
+                raise Invalid(f"Delta partitions by columns of a declared type. expected=[columns] with {unknown}")
         elif uses_variant and self.format_version < 3:
             raise Invalid(f"variant columns need a newer format. expected=format version 3 got={self.format_version}")
 

@@ -18,6 +18,8 @@ class ViewOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     namespace: str
     table: str
     snapshot_id: int | None
+    # Of a table in Delta's format.
+    delta_location: str | None = None
 
 
 class QueryOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

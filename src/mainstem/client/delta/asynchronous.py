@@ -6,8 +6,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from mainstem.client.delta.snapshot import Filter
 from mainstem.client.delta.storage import Storage
-from mainstem.client.delta.table import DeltaTable, Filter
+from mainstem.client.delta.table import DeltaTable
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -6,7 +6,7 @@ from the log, rows that a deletion vector names are left out. It decides nothing
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -18,10 +18,10 @@ import pyarrow as pa
 from mainstem.client.delta import vectors
 from mainstem.client.delta.log import AddFile, State
 from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
-from mainstem.client.delta.shapes import Shapes
+from mainstem.client.delta.shapes import VARIANT, Shapes
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import Footers, partition_value
-from mainstem.model.errors import Corrupt, Invalid, NotFound
+from mainstem.model.errors import Corrupt, NotFound
 
 if TYPE_CHECKING:
     import duckdb
@@ -131,8 +131,11 @@ class Source:
         table: str,
         schema: TableSchema,
         files: Sequence[AddFile],
+        keep: Callable[[str, pa.Table], str] | None = None,
     ) -> None:
+        """`keep` lets the session see an Arrow table, and says under which name."""
         self.cursor = cursor
+        self._keep = keep or self._register
         self.schema = schema
         self._storage = storage
         self._table = table
@@ -155,19 +158,43 @@ class Source:
         selected += [f"p.{quoted(field.name)}" for field in partitioned]
         if places:
             selected += [f"f.{FILE}", f"f.{ROW}"]
-        text = f"SELECT {', '.join(selected) or '1'} FROM {_read(uris, _fitted(stored))} f"
+        text = f"SELECT {', '.join(selected) or '1'} FROM {self._fitted(uris, stored)} f"
         if partitioned:
-            self.cursor.register("partitions", self._partitions(partitioned))
-            text += f" JOIN partitions p ON p.__file = f.{FILE}"
+            partitions = self._keep("partitions", self._partitions(partitioned))
+            text += f" JOIN {partitions} p ON p.__file = f.{FILE}"
         return f"({text}{self._left_out()})"
+
+    def _fitted(self, uris: Sequence[str], stored: Sequence[Field]) -> str:
+        """The files, fitted to the schema. Those that say themselves what a Variant is are read apart."""
+        variants = [field for field in stored if field.is_variant]
+        shapes = engine_of(self._storage).shapes
+        says = [bool(variants) and shapes.says_variant(self.cursor, uri, variants) for uri in uris]
+        if not any(says):
+            return _read(uris, _schema_option(stored))
+        parts = []
+        for told in {*says}:
+            chosen = [at for at, said in enumerate(says) if said == told]
+            columns = [
+                f"variant_to_parquet_variant({quoted(field.name)}) AS {quoted(field.name)}"
+                if told and field.is_variant
+                else quoted(field.name)
+                for field in stored
+            ]
+            at = f"list_extract({chosen}, CAST({FILE} AS BIGINT) + 1) AS {FILE}"
+            read = _read([uris[index] for index in chosen], _schema_option(stored, told=told))
+            parts.append(f"SELECT {', '.join([*columns, at, ROW])} FROM {read}")
+        return f"({' UNION ALL '.join(parts)})"
 
     def _left_out(self) -> str:
         """The join that leaves out what deletion vectors name."""
         gone = self._gone()
         if gone is None:
             return ""
-        self.cursor.register("gone", gone)
-        return f" ANTI JOIN gone g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
+        return f" ANTI JOIN {self._keep('gone', gone)} g ON g.__file = f.{FILE} AND g.__row = f.{ROW}"
+
+    def _register(self, name: str, rows: pa.Table) -> str:
+        self.cursor.register(name, rows)
+        return name
 
     def _partitions(self, fields: Sequence[Field]) -> pa.Table:
         columns = {"__file": pa.array(range(len(self._files)), pa.int64())}
@@ -192,12 +219,12 @@ def _read(uris: Sequence[str], options: str = "") -> str:
     return f"read_parquet([{', '.join(map(literal, uris))}]{options}, hive_partitioning = false)"
 
 
-def _fitted(stored: Sequence[Field]) -> str:
-    """The schema that every file is fitted to."""
+def _schema_option(stored: Sequence[Field], *, told: bool = False) -> str:
+    """The schema that every file is fitted to; `told`: the files say themselves which columns are Variants."""
     # Without any column asked for, one that no file has still makes the rows count.
     entries = [
-        f"{literal(field.physical)}: {{name: {literal(field.name)}, type: {literal(_read_type(field))},"
-        " default_value: NULL}"
+        f"{literal(field.physical)}: {{name: {literal(field.name)}, "
+        f"type: {literal(VARIANT if told and field.is_variant else _read_type(field))}, default_value: NULL}}"
         for field in stored
     ] or ["'__none': {name: '__none', type: 'BOOLEAN', default_value: NULL}"]
     return f", schema = MAP {{{', '.join(entries)}}}"
@@ -215,11 +242,6 @@ def read_errors(storage: Storage, table: str, files: Sequence[AddFile]) -> Itera
     try:
         yield
     except (duckdb.Error, OSError) as error:
-        if "type VARIANT" in str(error):
-            # Newer writers say in the file itself what a Variant is, and DuckDB then shows its value, not its parts.
-            raise Invalid(
-                f"Variants whose Parquet type is annotated are not read yet. table={table}", reason="protocol"
-            ) from error
         for file in files:
             path = data_path(table, file)
             if not storage.exists(path):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote_plus
 
 import msgspec
 import pyarrow as pa
@@ -34,6 +35,14 @@ class AddFile(msgspec.Struct, frozen=True):
     deletionVector: Descriptor | None = None  # noqa: N815
     baseRowId: int | None = None  # noqa: N815
     defaultRowCommitVersion: int | None = None  # noqa: N815
+
+    @property
+    def partition(self) -> str:
+        """The partition's name; empty for a table without partitions."""
+        return "/".join(
+            f"{quote_plus(name)}={'null' if value is None else quote_plus(value)}"
+            for name, value in self.partitionValues.items()
+        )
 
     @property
     def key(self) -> tuple[str, str | None]:

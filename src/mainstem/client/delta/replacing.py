@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,7 +48,9 @@ def last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
             raise Invalid(f"the rows have no key. expected={key} got={rows.column_names}")
         if rows[key].null_count:
             raise Invalid(f"a key is null. column={key}")
-    at = pa.array(range(rows.num_rows), pa.int64())
+    if len(keys) == 1 and pc.count_distinct(rows[keys[0]]).as_py() == rows.num_rows:
+        return rows
+    at = pa.array(np.arange(rows.num_rows))
     numbered = rows.select(list(keys)).append_column("__at", at)
     last = numbered.group_by(list(keys)).aggregate([("__at", "max")])["__at_max"]
     return rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
@@ -72,11 +75,19 @@ def upsert(
             f" SEMI JOIN wanted USING ({', '.join(map(quoted, keys))})"
         ).to_arrow_table()
     old_keys = old.select(keys).cast(key_schema)
-    replaced = rows.select(keys).cast(key_schema).join(old_keys, keys, join_type="left semi").num_rows
-    deleted = old_keys.join(gone.cast(key_schema), keys, join_type="left semi").num_rows
+    replaced = _known(rows.select(keys).cast(key_schema), old_keys)
+    deleted = _known(old_keys, gone.cast(key_schema)) if gone.num_rows else 0
     counts = Changed(0, old.num_rows, rows.num_rows - replaced, replaced, deleted)
     changes = _upsert_feed(old, rows, gone.cast(key_schema), schema) if feed else None
     return Replacement(files, old.select([FILE, ROW]).cast(PLACES), rows, changes), counts
+
+
+def _known(rows: pa.Table, among: pa.Table) -> int:
+    """How many rows have keys that are among others."""
+    keys = rows.column_names
+    if len(keys) > 1:
+        return int(rows.join(among, keys, join_type="left semi").num_rows)
+    return int(pc.sum(pc.is_in(rows[keys[0]], among[keys[0]])).as_py() or 0)
 
 
 def _key_predicate(rows: pa.Table, key: str, schema: TableSchema) -> Predicate:

@@ -21,6 +21,7 @@ _LOOK = (
     "SELECT file_name, name, type, type_length, num_children, converted_type, scale, precision,"
     " CAST(logical_type AS VARCHAR) FROM parquet_schema(?)"
 )
+VARIANT = "VARIANT"
 _NAMES = {"TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE"}
 Shape = tuple[tuple[object, ...], ...]
 
@@ -31,6 +32,8 @@ class Shapes:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shapes: dict[str, Shape] = {}
+        # Which columns of a file are Variants by its own word.
+        self._variants: dict[str, frozenset[str]] = {}
         # What DuckDB makes of a shape.
         self._types: dict[Shape, dict[str, str]] = {}
 
@@ -48,6 +51,16 @@ class Shapes:
             return len(shapes) == 1 and all(
                 self._types[shape].get(field.physical) == _stated(field) for shape in shapes for field in fields
             )
+
+    def says_variant(self, cursor: "duckdb.DuckDBPyConnection", uri: str, fields: Sequence[Field]) -> bool:
+        """Whether a file itself says that one of these columns is a Variant: newer writers do, and may shred it."""
+        with self._lock:
+            if uri not in self._variants:
+                if len(self._variants) > KNOWN_MAX:
+                    self._variants.clear()
+                described = cursor.execute("DESCRIBE SELECT * FROM read_parquet(?)", [uri]).fetchall()
+                self._variants[uri] = frozenset(name for name, type_, *_ in described if type_ == VARIANT)
+            return any(field.physical in self._variants[uri] for field in fields)
 
     def _look(self, cursor: "duckdb.DuckDBPyConnection", uris: list[str]) -> None:
         found: dict[str, list[tuple[object, ...]]] = {uri: [] for uri in uris}

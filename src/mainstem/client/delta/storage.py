@@ -365,3 +365,21 @@ def _sync_folder(folder: Path) -> None:
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
+
+
+# As Iceberg's properties call them, and as the storage does.
+_NAMES = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+    "client.region": "region",
+}
+
+
+def storage_by_properties(url: str, properties: Mapping[str, str]) -> Storage:
+    """A folder or a bucket, with the keys under the names that Iceberg's catalogs have for them."""
+    if not url.startswith("s3"):
+        return create_storage(url)
+    return create_storage(url, **{_NAMES[name]: value for name, value in properties.items() if name in _NAMES})

@@ -17,11 +17,12 @@ from mainstem.client.delta import replacing
 from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
 from mainstem.client.delta.engine import engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
-from mainstem.client.delta.find import Find, Question, Sort
+from mainstem.client.delta.find import Find, Question
 from mainstem.client.delta.log import DeltaLog, State
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import documents_of, table_of
 from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
+from mainstem.client.delta.snapshot import Filter, Snapshot
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
 from mainstem.documents import parse_update
@@ -32,73 +33,7 @@ from mainstem.runtime.clock import Clock, SystemClock
 ATTEMPTS_MAX = 60
 CHECKPOINT_INTERVAL = 100
 _T = TypeVar("_T")
-Filter = Mapping[str, Any]
 _NOTHING = pa.table({"file_index": pa.array([], pa.int64()), "file_row_number": pa.array([], pa.int64())})
-
-
-class Snapshot:
-    """A table at one version; it never changes."""
-
-    def __init__(self, storage: Storage, name: str, state: State) -> None:
-        self._storage = storage
-        self._name = name
-        self._state = state
-
-    @property
-    def version(self) -> int:
-        """Which version this is."""
-        return self._state.version
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns in Arrow. A text column that stands for another type says so in its metadata."""
-        return schema_of(self._state.metadata).arrow
-
-    @property
-    def partition_by(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
-        return tuple(self._state.metadata.partitionColumns)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The table's properties."""
-        return {name: value for name, value in self._state.metadata.configuration.items() if value is not None}
-
-    @property
-    def transactions(self) -> dict[str, int]:
-        """How far each application has come that commits its own progress with its rows."""
-        return dict(self._state.transactions)
-
-    def file_uris(self) -> list[str]:
-        """The data files."""
-        return [self._storage.uri(f"{self._name}/{file.path}") for file in self._state.files.values()]
-
-    def find(
-        self,
-        filter: Filter | None = None,
-        *,
-        projection: Mapping[str, Any] | Sequence[str] | None = None,
-        sort: Sort = (),
-        limit: int | None = None,
-        skip: int = 0,
-    ) -> Find:
-        """A query, not yet run: `rows()`, `arrow()` or `batches()` runs it, `statistics` says what it can skip."""
-        if (limit is not None and limit < 0) or skip < 0:
-            raise Invalid(f"limit and skip. expected=0 or more got={limit} {skip}")
-        question = Question(filter or {}, projection, sort, limit, skip)
-        return Find(engine_of(self._storage), self._name, self._state, question)
-
-    def query(self, filter: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
-        """The matching rows as documents. Options as for `find`."""
-        return self.find(filter, **options).rows()
-
-    def query_arrow(self, filter: Filter | None = None, **options: Any) -> pa.Table:
-        """The matching rows in Arrow. Options as for `find`."""
-        return self.find(filter, **options).arrow()
-
-    def query_batches(self, filter: Filter | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
-        """The matching rows in Arrow, batch by batch. Options as for `find`."""
-        return self.find(filter, **options).batches()
 
 
 class DeltaTable:

@@ -70,6 +70,8 @@ class Replacement:
     # What the table is from now on, and files that go whole: for a change of its schema.
     metadata: Metadata | None = None
     dropped: Sequence[AddFile] = ()
+    # The rows that come are those of the dropped files, in another place.
+    moved: bool = False
 
 
 class Transaction:
@@ -100,11 +102,13 @@ class Transaction:
             if self.schema.has("delta.appendOnly"):
                 raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
             actions += self._without(change, now_ms)
-        actions += [{"remove": _removal(file, now_ms)} for file in change.dropped]
+        actions += [
+            {"remove": {**_removal(file, now_ms), "dataChange": not change.moved}} for file in change.dropped
+        ]
         if change.rows is not None and change.rows.num_rows:
             rows = self._fitted(change.rows)
             added = write_files(self._storage, table, self.schema, rows, now_ms)
-            actions += [{"add": add} for add in added]
+            actions += [{"add": {**add, "dataChange": not change.moved}} for add in added]
         if change.feed is not None and change.feed.num_rows:
             feed = write_files(self._storage, table, self.schema, change.feed, now_ms, "_change_data")
             actions += [{"cdc": _feed_action(add)} for add in feed]
