@@ -65,7 +65,7 @@ async def pull_all(client: httpx.AsyncClient, since: int = 0) -> list[sync.RowDe
 async def test_a_pull_goes_on_where_the_log_has_dropped_its_segments(live_server: ServerProcess) -> None:
     deltas = [delta(number) for number in range(COUNT_SMALL)]
     async with httpx.AsyncClient(base_url=live_server.url, headers=PROTOBUF, timeout=120) as client:
-        await keep_segments(client, 0)
+        await keep_segments(client, 1)
         try:
             await push(client, deltas)
             since = (await client.get("/sync/kept/pull", params={"since": 0, "limit": 100})).content
