@@ -24,17 +24,20 @@ class CpuSeconds:
     """What a server and its children take of the processor from now on, by what each of them is."""
 
     def __init__(self, pid: int) -> None:
-        server = psutil.Process(pid)
-        self._processes = {"gateway": server}
-        for child in server.children(recursive=True):
-            line = " ".join(child.cmdline())
-            name = "sealer" if "sealer" in line else "jvm" if "java" in child.name() else "pipeline"
-            self._processes.setdefault(name, child)
-        self._before = {name: self._taken(process) for name, process in self._processes.items()}
+        self._server = psutil.Process(pid)
+        self._before = self._by_name()
 
     def spent(self) -> dict[str, float]:
         """Seconds since the start."""
-        return {name: self._taken(process) - self._before[name] for name, process in self._processes.items()}
+        return {name: taken - self._before.get(name, 0.0) for name, taken in self._by_name().items()}
+
+    def _by_name(self) -> dict[str, float]:
+        taken = {"gateway": self._taken(self._server)}
+        for child in self._server.children(recursive=True):
+            line = " ".join(child.cmdline())
+            name = "sealers" if "sealer" in line else "jvm" if "java" in child.name() else "pipeline"
+            taken[name] = taken.get(name, 0.0) + self._taken(child)
+        return taken
 
     @staticmethod
     def _taken(process: psutil.Process) -> float:

@@ -137,6 +137,52 @@ def test_checkpoints_are_the_merged_rows_with_their_stamps(live_server: ServerPr
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("encoding", ["identity", "gzip", "zstd"])
+def test_a_checkpoint_shows_each_viewer_its_own_rows_alone(live_server: ServerProcess, encoding: str) -> None:
+    """Every text names its owner, so that another's row is seen in the bytes, whatever they are packed in."""
+    gateway, people = f"owned_{encoding}", ("ada", "bob")
+    headers = {**PROTOBUF, "accept-encoding": encoding}
+    with httpx.Client(base_url=live_server.url, headers=headers, timeout=120) as client:
+
+        def write(row: str, op: sync.Op = sync.Op.UPDATE, **columns: str) -> None:
+            hlc = pack(SystemClock().now_ms(), 0)
+            listed = tuple(sync.ColumnDelta(name, f'"{text}"'.encode()) for name, text in columns.items())
+            name = sync.delta_id(table="notes", row_id=row, columns=listed, hlc=hlc, client_id="writer")
+            delta = sync.RowDelta(
+                op=op, table="notes", row_id=row, columns=listed, hlc=hlc, client_id="writer", delta_id=name
+            )
+            body = sync.encode_push(sync.SyncPush(client_id="writer", deltas=[delta]))
+            assert client.post(f"/sync/{gateway}/push", content=body).status_code == 200
+
+        def pieces(name: str, **more: str) -> bytes:
+            answer = client.get(f"/sync/{gateway}/checkpoint", params={"clientId": name}, headers=more)
+            assert answer.status_code == 200, answer.text
+            return answer.content
+
+        for number in range(40):
+            owner = people[number % 2]
+            write(f"row-of-{owner}-{number}", owner=owner, text=f"only-{owner}-{number}")
+        write("row-of-ada-0", op=sync.Op.DELETE)
+        mine = {"name": "mine", "filters": [{"column": "owner", "op": "eq", "value": "jwt:sub"}]}
+        assert client.post(f"/admin/rules/{gateway}", json={"buckets": [mine]}).status_code == 200
+        assert client.post(f"/admin/checkpoint/{gateway}").status_code == 200
+        # Given away after the checkpoint was made: what is in the files is not his to see any more.
+        write("row-of-bob-1", owner="ada")
+        for name, other, count in (("ada", "bob", 19), ("bob", "ada", 19)):
+            for body in (pieces(name), pieces(name, accept="application/json")):
+                assert f"only-{name}-".encode() in body
+                assert f"only-{other}-".encode() not in body
+                assert f"row-of-{other}-".encode() not in body
+            found = [delta for piece in sync.split_pieces(pieces(name)) for delta in sync.decode_response(piece).deltas]
+            assert len({delta.row_id for delta in found}) == count
+        # The rules themselves are no data.
+        assert b"sync_rules" not in pieces("ada") + pieces("bob") + pieces("nobody")
+        assert b"row-of" not in pieces("nobody")
+        tags = {client.get(f"/sync/{gateway}/checkpoint", params={"clientId": name}).headers["etag"] for name in people}
+        assert len(tags) == 2
+
+
+@pytest.mark.spark
 def test_the_history_answers_how_it_was_what_changed_and_who_did_it(live_server: ServerProcess) -> None:
     with httpx.Client(base_url=live_server.url, headers=PROTOBUF, timeout=120) as client:
         known = list(sync.decode_response(client.get(f"/sync/{GATEWAY}/pull?limit=10000").content).deltas)

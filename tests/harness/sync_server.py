@@ -166,7 +166,7 @@ class RealServer:
     async def pull(self, pull: SyncPull) -> SyncResponse:
         return await self._mortal(self._pull, pull)
 
-    async def checkpoint(self) -> Sequence[SyncResponse] | None:
+    async def checkpoint(self, client: str = "") -> Sequence[SyncResponse] | None:
         """Of some moment in the past, as one that is made from a table is."""
         cursor = self._chance.randint(0, self.newest)
         history = await self.history()

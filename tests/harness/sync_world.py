@@ -47,7 +47,7 @@ class Server(Protocol):
 
     async def pull(self, pull: SyncPull) -> SyncResponse: ...
 
-    async def checkpoint(self) -> Sequence[SyncResponse] | None: ...
+    async def checkpoint(self, client: str) -> Sequence[SyncResponse] | None: ...
 
     async def crash(self) -> None:
         """Drop everything that is not on the disk, and start again from that."""
@@ -207,8 +207,8 @@ class Wire:
 
         return await self._world.exchange(self._client, serve)
 
-    async def checkpoint(self) -> AsyncIterator[SyncResponse] | None:
-        pieces = await self._world.exchange(self._client, self._world.server.checkpoint)
+    async def checkpoint(self, client_id: str) -> AsyncIterator[SyncResponse] | None:
+        pieces = await self._world.exchange(self._client, lambda: self._world.server.checkpoint(client_id))
         return None if pieces is None else self._world.brittle(pieces)
 
     def subscribe(self, listener: LiveListener) -> Callable[[], None] | None:
@@ -343,16 +343,17 @@ class World:
     def _broadcast(self) -> None:
         for client, live in self.listeners.items():
             if live.told is not None and live.told < self.server.newest:
-                self._parcels.append(Parcel(client, self._telling(live, live.told), lambda: None))
+                self._parcels.append(Parcel(client, self._telling(client, live, live.told), lambda: None))
                 live.told = self.server.newest
 
-    def _telling(self, live: Live, since: int) -> Callable[[], Awaitable[None]]:
+    def _telling(self, client: Client, live: Live, since: int) -> Callable[[], Awaitable[None]]:
         # Read when it is sent and not when it is delivered: a broadcast is as old as its place in the chain.
         up_to = self.server.newest
 
         async def tell() -> None:
             try:
-                page = await self.server.pull(SyncPull(since_hlc=since, max_deltas=BROADCAST_DELTAS_MAX))
+                asked = SyncPull(client_id=client.id, since_hlc=since, max_deltas=BROADCAST_DELTAS_MAX)
+                page = await self.server.pull(asked)
             except ServerCrashed:
                 self._drop_connections()
             except MainstemError:

@@ -185,6 +185,20 @@ describe.each(["idb", "memory"] as const)("%s", (kind) => {
     await db.finishCheckpoint(50n, await db.rowKeys());
     expect((await db.all("todos")).map(({ rowId }) => rowId)).toEqual(["mine", "sent"]);
     expect((await db.state()).cursor).toBe(50n);
+    // The pull that follows does not have it either: it was older than the checkpoint, and is hidden.
+    await db.applyPage(page(50n, 60n, []), true);
+    expect((await db.all("todos")).map(({ rowId }) => rowId)).toEqual(["mine"]);
+  });
+
+  it("keeps a row that a checkpoint does not have and the pull after it does", async () => {
+    const { db, tracker } = await open();
+    await tracker.insert("todos", "sent", { title: "newer than the checkpoint" });
+    const [sent] = await db.queued(1);
+    await db.acknowledge([sent!]);
+    await db.finishCheckpoint(50n, await db.rowKeys());
+    await db.applyPage({ ...page(50n, 55n, [sent!]), hasMore: true }, false);
+    await db.applyPage(page(55n, 60n, []), true);
+    expect((await db.all("todos")).map(({ rowId }) => rowId)).toEqual(["sent"]);
   });
 
   it("puts a refused delta aside, retries it and gives it up", async () => {

@@ -57,7 +57,7 @@ describe.each(Object.entries(KINDS))("%s", (_, make) => {
   it("pushes, pulls page by page and starts from a checkpoint", async () => {
     const server = await serve();
     const transport = make(server.url);
-    expect(await transport.checkpoint(signal)).toBeUndefined();
+    expect(await transport.checkpoint("ada", signal)).toBeUndefined();
     const deltas = ["a", "b", "c"].map((id) => delta(id));
     await transport.push(push(...deltas), signal);
     await transport.push(push(...deltas), signal);
@@ -66,7 +66,7 @@ describe.each(Object.entries(KINDS))("%s", (_, make) => {
     const second = await transport.pull({ clientId: "bob", sinceHlc: first.serverHlc, maxDeltas: 2 }, signal);
     expect(second).toMatchObject({ deltas: deltas.slice(2), hasMore: false, serverHlc: server.gateway("my gw").newest });
     const pieces = [];
-    for await (const piece of (await transport.checkpoint(signal))!) pieces.push(piece);
+    for await (const piece of (await transport.checkpoint("ada", signal))!) pieces.push(piece);
     expect(pieces.flatMap((piece) => piece.deltas.map(({ rowId }) => rowId))).toEqual(["a", "b", "c"]);
     expect(pieces.at(-1)).toMatchObject({ hasMore: false, serverHlc: second.serverHlc });
   });

@@ -14,6 +14,7 @@ import rich_click as click
 from mainstem.app.analyst_cli import analyst
 from mainstem.app.catalog_cli import catalog
 from mainstem.app.config import load_config
+from mainstem.app.sync_cli import sync
 from mainstem.app.token_cli import key, token
 from mainstem.app.version import VERSION
 from mainstem.model import MainstemError
@@ -41,6 +42,7 @@ def main() -> None:
 
 main.add_command(analyst)
 main.add_command(catalog)
+main.add_command(sync)
 main.add_command(token)
 main.add_command(key)
 

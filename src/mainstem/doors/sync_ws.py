@@ -137,6 +137,7 @@ class _Rounds:
         self._due = None
         began_s = self._clock.monotonic_s()
         frames: dict[object, tuple[Frame | None, LogPosition | None]] = {}
+        writers: dict[LogPosition, frozenset[str]] = {}
         for connection in self.connections:
             told, covered = connection.told, connection.covered
             if told is None or covered >= self._service.newest:
@@ -144,7 +145,9 @@ class _Rounds:
             if connection.is_full:
                 connection.broadcast(*self._gap())
                 continue
-            key = (told, covered, self._service.view_key(self._gateway, connection.viewer))
+            if covered not in writers:
+                writers[covered] = self._service.writers(self._gateway, covered)
+            key = (told, covered, self._service.view_key(self._gateway, connection.viewer, writers[covered]))
             if key not in frames:
                 frames[key] = self._frame(told, covered, connection.viewer)
             frame, cursor = frames[key]

@@ -1,6 +1,6 @@
 """What the sync door asks: push, pull, hear of arrivals, checkpoints, rules. What it answers is encoded already."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -81,13 +81,21 @@ class SyncService:
         shadow = self._shadows.current(gateway)
         return None if shadow is None else _seen(shadow, page, since, viewer)
 
-    def view_key(self, gateway: str, viewer: Viewer) -> object:
-        """Viewers with equal keys are sent the same."""
+    def view_key(self, gateway: str, viewer: Viewer, writers: Container[str] = ()) -> object:
+        """Viewers with equal keys are sent the same; `writers` are those whose changes it is about, who are told of
+        what they wrote and may not see."""
         if not self._shadows.is_ruled(gateway):
             return None
         shadow = self._shadows.current(gateway)
         view = None if shadow is None else shadow.view_at(shadow.position, viewer.claims)
-        return viewer.client, viewer.evicts, view
+        return viewer.client if viewer.client in writers else None, viewer.evicts, view
+
+    def writers(self, gateway: str, since: LogPosition) -> frozenset[str]:
+        """Who wrote what arrived after a cursor, as far as it is in memory and rules make that matter."""
+        if not self._shadows.is_ruled(gateway):
+            return frozenset()
+        page = self._feeds.pull_hot(gateway, since, PULL_MAX)
+        return frozenset() if page is None else frozenset([entry.client_id for entry in page.entries])
 
     async def checkpoint(self, gateway: str, viewer: Viewer) -> "tuple[Checkpoint, Iterator[bytes]] | None":
         """The newest checkpoint as the viewer may see it; a newer one is ordered where that pays.

@@ -7,8 +7,8 @@ the rest of the disk's work in worker threads.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import takewhile
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -18,7 +18,7 @@ from mainstem.log.disk import Disk, OsDisk
 from mainstem.log.keeper import Keeper
 from mainstem.log.lock import FolderLock
 from mainstem.log.opening import Found, Torn, find
-from mainstem.log.sealing import Sealer, SealerProcess
+from mainstem.log.sealing import Sealer, SealerProcesses
 from mainstem.log.segments import SegmentInfo, read_info, segment_name
 from mainstem.log.settings import LogSettings
 from mainstem.log.stats import Appended, LogStats
@@ -120,7 +120,7 @@ class Log:
                 companion=companion,
                 clock=clock or SystemClock(),
                 disk=disk,
-                sealer=sealer or SealerProcess(),
+                sealer=sealer or SealerProcesses(settings.sealers),
                 lock=lock,
             )
             await log._start()
@@ -379,8 +379,8 @@ class Log:
             try:
                 if not self._closing and not self._unsealed and self._is_due():
                     await self._roll()
-                while self._unsealed and not self._closing and self._clock.monotonic_s() >= self._seal_not_before_s:
-                    await self._seal_next()
+                if self._may_seal():
+                    await self._seal_waiting()
                 if self._keeper.due_in_s() == 0.0:
                     await self._keep()
             # The task's edge: sealing is tried again, and says in `stats` why it has not worked yet.
@@ -425,34 +425,79 @@ class Log:
             or self._clock.monotonic_s() - self._rolled_s >= self._settings.seal_interval_s
         )
 
-    async def _seal_next(self) -> None:
-        """One segment from the rolled files that wait, as many as it may hold."""
-        files = self._next_files()
-        name = segment_name(files[0].first, files[-1].last)
-        target = self._settings.segments_folder / name
+    def _may_seal(self) -> bool:
+        is_time = self._clock.monotonic_s() >= self._seal_not_before_s
+        return bool(self._unsealed) and not self._closing and is_time
+
+    async def _seal_waiting(self) -> None:
+        """Segments from the rolled files that wait. Where many do several are made at once, but named in order."""
+        making: deque[tuple[list[WalFile], asyncio.Task[None]]] = deque()
         self._is_sealing = True
         try:
-            # It is there already where a sealer died between the rename and its answer.
-            if not await asyncio.to_thread(target.exists):
-                await self._sealer.seal([file.path for file in files], self._settings.scratch_folder / name, target)
-            info = await asyncio.to_thread(read_info, target)
+            while self._may_seal():
+                while len(making) < self._sealer.lanes and (files := self._next_files(making)):
+                    making.append((files, self._begin_segment(files)))
+                files, made = making[0]
+                if not made.done():
+                    # Or until a file is rolled that another may begin with.
+                    await self._wake.wait()
+                    self._wake.clear()
+                    continue
+                made.result()
+                making.popleft()
+                self._on_segment(await asyncio.to_thread(self._name_segment, files), files)
         finally:
             self._is_sealing = False
+            # Whoever else wanted to wake us up while we waited in here.
+            self._wake.set()
+            for files, unfinished in making:
+                unfinished.cancel()
+                await asyncio.gather(unfinished, return_exceptions=True)
+                # The next attempt may put its files together in another way.
+                await asyncio.to_thread(self._disk.remove, self._settings.scratch_folder / _segment_of(files))
+
+    def _begin_segment(self, files: list[WalFile]) -> asyncio.Task[None]:
+        # A file that was rolled because it was full is hardly the last of its kind.
+        last = files[-1]
+        is_full = last.changes >= self._settings.file_changes or last.bytes >= self._settings.file_bytes
+        task = asyncio.create_task(self._make_segment(files, more=is_full or last is not self._unsealed[-1]))
+        task.add_done_callback(lambda _: self._wake.set())
+        return task
+
+    async def _make_segment(self, files: list[WalFile], *, more: bool) -> None:
+        name = _segment_of(files)
+        # It is there already where its name could not be made durable.
+        if not await asyncio.to_thread((self._settings.segments_folder / name).exists):
+            paths = [file.path for file in files]
+            await self._sealer.seal(paths, self._settings.scratch_folder / name, more=more)
+
+    def _name_segment(self, files: list[WalFile]) -> SegmentInfo:
+        """In a worker thread: let readers see a segment."""
+        name = _segment_of(files)
+        scratch, target = self._settings.scratch_folder / name, self._settings.segments_folder / name
+        if not target.exists():
+            self._disk.rename(scratch, target)
+        self._disk.sync_dir(target.parent)
+        info = read_info(target)
         if (info.first, info.last) != (files[0].first, files[-1].last):
             raise Corrupt(f"segment positions. expected={name} got={info.first}-{info.last}", place=str(target))
-        self._on_segment(info, files)
+        return info
 
-    def _next_files(self) -> list[WalFile]:
+    def _next_files(self, making: Sequence[tuple[list[WalFile], object]]) -> list[WalFile]:
+        """The files for the next segment; one beside others must be worth it."""
         files: list[WalFile] = []
         changes = size = 0
-        for file in self._unsealed:
-            changes += file.changes
-            size += file.bytes
-            over = changes > self._settings.segment_changes_max or size > self._settings.segment_bytes_max
+        for file in islice(self._unsealed, sum(len(taken) for taken, _ in making), None):
+            over = (
+                changes + file.changes > self._settings.segment_changes_max
+                or size + file.bytes > self._settings.segment_bytes_max
+            )
             if files and over:
                 break
             files.append(file)
-        return files
+            changes += file.changes
+            size += file.bytes
+        return files if not making or changes * 2 >= self._settings.segment_changes_max else []
 
     def _on_segment(self, info: SegmentInfo, files: list[WalFile]) -> None:
         self._segments.append(info)
@@ -524,3 +569,6 @@ class Log:
             self._disk.remove(segment.path)
         self._disk.sync_dir(self._settings.segments_folder)
 
+
+def _segment_of(files: list[WalFile]) -> str:
+    return segment_name(files[0].first, files[-1].last)

@@ -28,16 +28,14 @@ _NICE = 1
 
 
 def seal(request: SealRequest) -> None:
-    """Write the segment, make it durable, and only then give it its name."""
+    """Write the segment and make it durable. It gets its name from whoever asked: names are given in log order."""
     builder = SegmentBuilder()
     for file in request.files:
         for frame in frames.decode_all(Path(file).read_bytes(), file):
             builder.add(frame.header, frame.payload, f"{file}:position {frame.header.first}")
-    scratch, target = Path(request.scratch), Path(request.target)
-    builder.write(scratch)
+    scratch = Path(request.scratch)
+    builder.write(scratch, more=request.more)
     _sync(scratch)
-    scratch.rename(target)
-    _sync(target.parent)
 
 
 def answer(line: bytes) -> SealAnswer:

@@ -1,4 +1,4 @@
-"""The gateway's side of sealing: the child process, kept alive."""
+"""The gateway's side of sealing: the child processes, kept alive."""
 
 import asyncio
 import os
@@ -19,7 +19,8 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     files: list[str]
     scratch: str
-    target: str
+    # Others wait to be sealed behind them, or will soon.
+    more: bool
 
 
 class SealAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +31,17 @@ class SealAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sealer(Protocol):
-    """Turns whole files of frames into one segment. One request at a time."""
+    """Turns whole files of frames into one segment. `lanes` is how many requests it takes at a time."""
+
+    @property
+    def lanes(self) -> int:
+        """At least one."""
 
     async def start(self, lock_fd: int) -> None:
         """Get ready. `lock_fd` holds the log's lock; whoever may write segments must keep it open."""
 
-    async def seal(self, files: list[Path], scratch: Path, target: Path) -> None:
-        """Return when `target` is durable. Raises `Corrupt` or `Overloaded`; the same request may be made again."""
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+        """Return when `scratch` is durable. Raises `Corrupt` or `Overloaded`; the same request may be made again."""
 
     async def close(self) -> None:
         """Give everything back."""
@@ -44,6 +49,8 @@ class Sealer(Protocol):
 
 class SealerProcess:
     """A niced child. When it dies it is started again with the next request."""
+
+    lanes = 1
 
     def __init__(self) -> None:
         self._process: Process | None = None
@@ -55,8 +62,12 @@ class SealerProcess:
         return self._process.pid if self._process is not None else None
 
     async def start(self, lock_fd: int) -> None:
-        self._lock_fd = lock_fd
+        self.prepare(lock_fd)
         self._process = await self._spawn()
+
+    def prepare(self, lock_fd: int) -> None:
+        """As `start`, but the child comes with the first request."""
+        self._lock_fd = lock_fd
 
     async def _spawn(self) -> Process:
         # From the event loop's own thread: the death signal is tied to the thread that forks.
@@ -71,8 +82,8 @@ class SealerProcess:
             pass_fds=(self._lock_fd,),
         )
 
-    async def seal(self, files: list[Path], scratch: Path, target: Path) -> None:
-        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), target=str(target))
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more)
         answer = await self._ask(msgspec.json.encode(request) + b"\n")
         if answer.corrupt_place is not None:
             raise Corrupt(f"sealing met bad bytes. got={answer.error}", place=answer.corrupt_place)
@@ -121,3 +132,33 @@ class SealerProcess:
         except TimeoutError:
             await self._end(process)
         self._process = None
+
+
+class SealerProcesses:
+    """Several children: the first from the start, each of the others once there is work for it."""
+
+    def __init__(self, lanes: int) -> None:
+        self._children = [SealerProcess() for _ in range(lanes)]
+        self._idle = list(self._children)
+
+    @property
+    def lanes(self) -> int:
+        return len(self._children)
+
+    async def start(self, lock_fd: int) -> None:
+        for child in self._children:
+            child.prepare(lock_fd)
+        await self._children[0].start(lock_fd)
+
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+        # The one that was here longest is surely running.
+        child = min(self._idle, key=self._children.index)
+        self._idle.remove(child)
+        try:
+            await child.seal(files, scratch, more=more)
+        finally:
+            self._idle.append(child)
+
+    async def close(self) -> None:
+        for child in self._children:
+            await child.close()

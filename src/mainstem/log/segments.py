@@ -105,6 +105,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     # The highest clock that the log issued for the batches in here.
     hlc_last: Hlc
     tables: dict[str, TableSlice]
+    # Whether the next segment was about to be made as well: a reader may want to take both at once.
+    more: bool = False
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +194,7 @@ class SegmentBuilder:
                 builder = self._tables[rows.table] = _TableBuilder(rows.table, self._expander)
             builder.add(header, rows)
 
-    def write(self, path: Path) -> Footer:
+    def write(self, path: Path, *, more: bool = False) -> Footer:
         """Write the file. Making it durable is the caller's part."""
         footer = Footer(
             version=VERSION,
@@ -202,6 +204,7 @@ class SegmentBuilder:
             arrival_max_ms=self._arrival_max_ms,
             hlc_last=self._hlc_last,
             tables={str(name): builder.summary() for name, builder in sorted(self._tables.items())},
+            more=more,
         )
         with pq.ParquetWriter(
             path,

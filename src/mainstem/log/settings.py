@@ -25,6 +25,8 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     # one in while the next is made.
     segment_changes_max: int = 250_000
     segment_bytes_max: int = 256 * _MIB
+    # Segments that are made at the same time where that many wait; each takes a core and some 300 MB meanwhile.
+    sealers: int = 2
     # Accepted but not yet durable: bounds memory.
     pending_bytes_max: int = 64 * _MIB
     # Durable but not yet sealed: bounds recovery time and disk while sealing fails.

@@ -3,6 +3,9 @@
 What to carry is decided by the folder's segments and what each table covers, never by which files a trigger names:
 file times may tie or go backwards, positions do not. A table that fails is left behind, tried again with growing
 pauses, and does not keep the others or the stream from going on; its segments stay until it covers them.
+
+A pass costs by the keys that it writes, and a key that changes often is written once per pass. So while changes come
+faster than they can be sealed, which segments tell, a table lets a few of them gather first.
 """
 
 import logging
@@ -23,6 +26,11 @@ log = logging.getLogger(__name__)
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 60.0
 _MESSAGE_LENGTH_MAX = 500
+# How many changes gather for one pass while more are on their way, and how long the next segment is waited for.
+GATHERED_CHANGES_MAX = 750_000
+GATHER_S_MAX = 3.0
+# How long one batch of the stream may go on with newer segments: Spark's own part of each is not free.
+BATCH_S_MAX = 10.0
 
 
 class Writer(Protocol):
@@ -58,6 +66,8 @@ class Carrier:
         self._clock = clock
         self._condition = threading.Condition()
         self._segments: tuple[Segment, ...] = ()
+        # When the last of them was first seen.
+        self._newest_s = clock.monotonic_s()
         self._busy: set[TableName] = set()
         self._retry_at_s: dict[TableName, float] = {}
         self._stopping = False
@@ -65,26 +75,46 @@ class Carrier:
     def carry(self, poll_s: float) -> LogPosition:
         """Bring every table to the end of the segments that are there now; returns that end.
 
-        Tables that are ready meanwhile go on with newer segments while one is still busy with these.
+        Tables that are ready meanwhile go on with newer segments while one is still busy with these; and while more
+        are known to be on their way, so does the batch.
         """
+        until_s = self._clock.monotonic_s() + BATCH_S_MAX
         self.tick()
         goal = self._segments
-        while not self._reached(goal):
+        while not self._reached(goal) or (self._more_to_come() and self._clock.monotonic_s() < until_s):
             with self._condition:
                 self._condition.wait(poll_s)
             self.tick()
+            if self._reached(goal):
+                goal = self._segments
         return goal[-1].last if goal else NOWHERE
+
+    def _more_to_come(self) -> bool:
+        if self._stopping or not self._segments:
+            return False
+        return self._segments[-1].more and self._clock.monotonic_s() - self._newest_s < GATHER_S_MAX
+
+    def _gathers(self, table: TableName) -> bool:
+        """Whether a table does better to wait for the next segment. One that has nothing yet does not wait."""
+        covered = self._progress.covered(table)
+        if covered == NOWHERE or not self._more_to_come():
+            return False
+        waiting = [part for segment in self._segments if (part := segment.tables.get(table)) and part.last > covered]
+        return sum(part.count for part in waiting) < GATHERED_CHANGES_MAX
 
     def tick(self) -> None:
         """Look at the folder, and start the lane of every table that is behind, idle and due."""
         with self._condition:
-            self._segments = self._folder.list()
+            before, self._segments = self._segments, self._folder.list()
+            if self._segments and self._segments[-1:] != before[-1:]:
+                self._newest_s = self._clock.monotonic_s()
             if self._stopping:
                 return
             now_s = self._clock.monotonic_s()
             for table, last in tables_of(self._segments).items():
                 due = self._retry_at_s.get(table, now_s) <= now_s
-                if due and table not in self._busy and self._progress.covered(table) < last:
+                is_behind = self._progress.covered(table) < last
+                if due and is_behind and table not in self._busy and not self._gathers(table):
                     if not self._breaker.allow():
                         break
                     self._busy.add(table)

@@ -64,8 +64,8 @@ class Finder:
 
     def moved(self, index: KeyIndex, keys: pa.Table, location: str | None) -> None:
         """The keys' rows are those of one file now; keys that it lacks, or all where there is none, have no row."""
-        index.drop(_hashes(keys))
         if location is None:
+            index.drop(_hashes(keys))
             return
         query = (
             f"SELECT {self.hashes_of(KEY)} FROM read_parquet({text_list([local_path(location) or ''])},"
@@ -73,6 +73,8 @@ class Finder:
         )
         with self._sql.cursor() as cursor:
             rows = cursor.execute(query).to_arrow_table()
+        if rows.num_rows < keys.num_rows:
+            index.drop(_hashes(keys))
         index.put(_hashes(rows), in_file(index.number_of(location), rows.num_rows))
 
     def _build(self, table: QuickTable, files: LiveFiles) -> KeyIndex:

@@ -46,6 +46,7 @@ class Footer(msgspec.Struct, frozen=True):
     first: int
     last: int
     tables: dict[str, TableFooter]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Segment:
     last: LogPosition
     size_bytes: int
     tables: Mapping[TableName, TableFooter]
+    # The next one was about to be made as well.
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def _read_footer(path: Path, first: int, last: int) -> Segment | None:
             place=str(path),
         )
     tables = {_table_name(text): table for text, table in footer.tables.items()}
-    return Segment(path, LogPosition(first), LogPosition(last), size_bytes, tables)
+    return Segment(path, LogPosition(first), LogPosition(last), size_bytes, tables, footer.more)
 
 
 def _table_name(text: str) -> TableName:

@@ -11,6 +11,7 @@ from pyiceberg.types import LongType
 from mainstem.client.delta import DeltaTable, create_storage
 from tests.compat.catalog_server import Server
 from tests.compat.trino.server import TrinoServer
+from tests.harness.equality_deletes import delete_where_equal
 from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 ROWS = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -61,6 +62,16 @@ def check(trino: TrinoServer, lake: str, server: Server) -> None:
     assert trino.run(f"SELECT count(*), sum(id), sum(more) FROM {name}") == expected
     found = iceberg.load_table("db.theirs").scan(row_filter="id in (4, 200)").to_arrow().sort_by("id").to_pylist()
     assert [row["note"] for row in found] == ["changed", "of Trino"]
+
+    kept = iceberg.create_table("db.kept", ROWS)
+    for start in range(0, 3_000, 1_000):
+        numbers = list(range(start, start + 1_000))
+        kept.append(pa.table({"id": numbers, "note": ["first"] * 1_000}, schema=ROWS))
+    delete_where_equal(kept, "id", pa.array(range(0, 3_000, 7), pa.int64()))
+    kept.refresh().append(pa.table({"id": [0], "note": ["again"]}, schema=ROWS))
+    left = [(sum(1 for number in range(3_000) if number % 7) + 1, sum(number for number in range(3_000) if number % 7))]
+    assert trino.run(f"SELECT count(*), sum(id) FROM {lake}.db.kept") == left
+    iceberg.drop_table("db.kept")
 
     trino.run(f"CREATE SCHEMA {lake}.made")
     trino.run(f"CREATE TABLE {lake}.made.t WITH (partitioning = ARRAY['kind']) AS SELECT id, note AS kind FROM {name}")

@@ -336,8 +336,8 @@ async def test_a_checkpoint_that_breaks_off_is_begun_again_and_moves_no_cursor(g
     class BreaksOff(LocalTransport):
         left = 2
 
-        async def checkpoint(self) -> AsyncIterator[SyncResponse] | None:
-            pieces = await super().checkpoint()
+        async def checkpoint(self, client_id: str) -> AsyncIterator[SyncResponse] | None:
+            pieces = await super().checkpoint(client_id)
             assert pieces is not None
             return self._some(pieces)
 

@@ -231,5 +231,5 @@ async def test_nobody_there_is_unreachable() -> None:
         with pytest.raises(Unreachable):
             await transport.pull(SyncPull(client_id="a"))
         with pytest.raises(Unreachable):
-            await transport.checkpoint()
+            await transport.checkpoint("ada")
         await transport.close()

@@ -57,7 +57,8 @@ def quiet(folder: Path, **changed: Any) -> LogSettings:
 class InlineSealer:
     """Seals in the test's own process; fails and waits when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int = 1) -> None:
+        self.lanes = lanes
         self.broken: Exception | None = None
         self.sealed: list[list[Path]] = []
         self.may_go_on = asyncio.Event()
@@ -66,12 +67,12 @@ class InlineSealer:
     async def start(self, lock_fd: int) -> None:
         pass
 
-    async def seal(self, files: list[Path], scratch: Path, target: Path) -> None:
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
         await self.may_go_on.wait()
         if self.broken is not None:
             raise self.broken
         self.sealed.append(files)
-        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), target=str(target))
+        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more)
         await asyncio.to_thread(sealer.seal, request)
 
     async def close(self) -> None:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.log import Log, LogSettings, SegmentInfo
+from mainstem.log.sealer import seal
+from mainstem.log.sealing import SealRequest
 from mainstem.model.batch import Admitted
 from mainstem.model.errors import Conflict, Corrupt, Invalid, Overloaded
 from mainstem.model.hlc import pack
@@ -126,6 +128,60 @@ async def test_a_sealer_that_is_behind_takes_several_files_at_once(tmp_path: Pat
     await log.flush()
     assert [(one.first, one.last) for one in log.segments()] == [(1, 2), (3, 8), (9, 10)]
     assert [len(files) for files in sealer.sealed] == [1, 3, 1]
+    await log.close()
+
+
+class SlowFirst(InlineSealer):
+    """Keeps the first segment back until it is told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__(lanes=2)
+        self.others_made = asyncio.Event()
+
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+        if not self.sealed and self.may_go_on.is_set():
+            self.may_go_on.clear()
+            await super().seal(files, scratch, more=more)
+            return
+        self.sealed.append(files)
+        await asyncio.to_thread(seal, SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more))
+        self.others_made.set()
+
+
+async def test_segments_that_are_made_together_are_named_in_order(tmp_path: Path) -> None:
+    sealer = SlowFirst()
+    log = await Log.open(quiet(tmp_path, file_changes=2, segment_changes_max=2), sealer=sealer)
+    named: list[int] = []
+    log.on_sealed(lambda segment: named.append(segment.first))
+    for n in range(8):
+        await log.append(batch(n))
+    flush = asyncio.ensure_future(log.flush())
+    async with asyncio.timeout(20):
+        await sealer.others_made.wait()
+    # The second is ready, but a reader that saw it would take the first for empty.
+    assert log.sealed == 0 and not list((tmp_path / "segments").iterdir())
+    sealer.may_go_on.set()
+    await flush
+    assert named == [1, 3, 5, 7]
+    await log.close()
+
+
+async def test_what_was_made_beside_a_failure_is_made_again(tmp_path: Path) -> None:
+    sealer = SlowFirst()
+    log = await Log.open(quiet(tmp_path, file_changes=2, segment_changes_max=2), sealer=sealer)
+    for n in range(4):
+        await log.append(batch(n))
+    flush = asyncio.ensure_future(log.flush())
+    async with asyncio.timeout(20):
+        await sealer.others_made.wait()
+    sealer.broken = OSError(28, "No space left on device")
+    sealer.may_go_on.set()
+    with pytest.raises(Overloaded, match="No space left"):
+        await flush
+    assert not list((tmp_path / ".scratch").iterdir())
+    sealer.broken = None
+    await log.flush()
+    assert [(one.first, one.last) for one in log.segments()] == [(1, 2), (3, 4)]
     await log.close()
 
 

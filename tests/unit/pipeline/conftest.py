@@ -68,7 +68,9 @@ def json_type(value: Any) -> str:
     return names.get(type(value), "array")
 
 
-def write_segment(folder: Path, changes: Sequence[Change], errors: dict[int, str] | None = None) -> Path:
+def write_segment(
+    folder: Path, changes: Sequence[Change], errors: dict[int, str] | None = None, *, more: bool = False
+) -> Path:
     """Write stamped and placed changes as one sealed segment. `errors` gives reasons by position."""
     errors = errors or {}
     rows: list[dict[str, Any]] = []
@@ -102,7 +104,7 @@ def write_segment(folder: Path, changes: Sequence[Change], errors: dict[int, str
         table["always"] = sorted(table["always"] or ())
     rows.sort(key=lambda row: (row["namespace"], row["table"], row["position"]))
     first, last = min(row["position"] for row in rows), max(row["position"] for row in rows)
-    footer = {"version": 1, "first": first, "last": last, "tables": tables}
+    footer = {"version": 1, "first": first, "last": last, "tables": tables, "more": more}
     schema = _SCHEMA.with_metadata({b"mainstem": json.dumps(footer).encode()})
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{first:020d}-{last:020d}.parquet"
@@ -197,9 +199,9 @@ class Log:
         values = {"hlc": self.position * 10, **values}
         return Change(namespace=self.namespace, key=key, columns=columns, position=self.position, **values)  # type: ignore[arg-type]
 
-    def seal(self, *changes: Change, errors: dict[int, str] | None = None) -> Path:
+    def seal(self, *changes: Change, errors: dict[int, str] | None = None, more: bool = False) -> Path:
         """Seal changes into a segment."""
-        return write_segment(self.folder, changes, errors)
+        return write_segment(self.folder, changes, errors, more=more)
 
 
 class Bench(Log):

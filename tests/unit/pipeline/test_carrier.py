@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mainstem.model import LogPosition, TableName
-from mainstem.pipeline.carrier import BACKOFF_S_MIN, Carrier
+from mainstem.pipeline import carrier as carriers
+from mainstem.pipeline.carrier import BACKOFF_S_MIN, GATHER_S_MAX, Carrier
 from mainstem.pipeline.progress import Progress
 from mainstem.pipeline.segments import Segment, SegmentFolder, slice_for
 from mainstem.runtime.clock import ManualClock
@@ -60,8 +61,17 @@ class Rig:
         writer: FakeWriter = self.writer(self.log.name(name))
         return writer
 
-    def seal(self, *tables: str) -> None:
-        self.log.seal(*(self.log.change("1", {"a": 1}, table=table) for table in tables))
+    def seal(self, *tables: str, more: bool = False) -> None:
+        self.log.seal(*(self.log.change("1", {"a": 1}, table=table) for table in tables), more=more)
+
+    def comes_to(self, name: str, position: int) -> None:
+        """As the timer does: a lane may still be putting its things away when it is looked at."""
+
+        def is_there() -> bool:
+            self.carrier.tick()
+            return self.table(name).covered == position
+
+        until(is_there)
 
     def reported(self, name: str) -> Any:
         return self.progress.report({}).tables[str(self.log.name(name))]
@@ -119,6 +129,50 @@ def test_a_busy_table_does_not_hold_up_newer_segments_of_others(rig: Rig) -> Non
     batch.join(10)
     assert not batch.is_alive()
     assert rig.table("slow").covered == 2
+
+
+def test_segments_gather_while_more_are_about_to_come(rig: Rig) -> None:
+    rig.seal("a", more=True)
+    # Its first pass waits for nobody.
+    rig.comes_to("a", 1)
+    rig.seal("a", more=True)
+    rig.seal("a", more=True)
+    rig.carrier.tick()
+    rig.seal("a")
+    assert rig.table("a").covered == 1
+    rig.comes_to("a", 4)
+
+
+def test_a_segment_that_never_comes_is_not_waited_for_long(rig: Rig) -> None:
+    rig.seal("a")
+    rig.carrier.carry(POLL_S)
+    rig.seal("a", more=True)
+    rig.carrier.tick()
+    assert rig.table("a").covered == 1
+    rig.clock.advance(GATHER_S_MAX)
+    rig.comes_to("a", 2)
+
+
+def test_not_more_than_one_pass_takes_well_gathers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carriers, "GATHERED_CHANGES_MAX", 2)
+    rig.seal("a")
+    rig.carrier.carry(POLL_S)
+    rig.seal("a", more=True)
+    rig.carrier.tick()
+    assert rig.table("a").covered == 1
+    rig.seal("a", more=True)
+    rig.comes_to("a", 3)
+
+
+def test_one_batch_of_the_stream_goes_on_while_more_is_about_to_come(rig: Rig) -> None:
+    rig.seal("a", more=True)
+    carried: list[int] = []
+    batch = threading.Thread(target=lambda: carried.append(rig.carrier.carry(POLL_S)))
+    batch.start()
+    until(lambda: rig.table("a").covered == 1)
+    rig.seal("a")
+    batch.join(10)
+    assert carried == [2]
 
 
 def test_stop_finishes_the_pass_in_hand_and_starts_no_other(rig: Rig) -> None:

@@ -17,6 +17,8 @@ export interface StateRecord {
   readonly cursor: Hlc;
   readonly pending: number;
   readonly dead: number;
+  /** Keys of rows with edits of ours that the last checkpoint did not have: newer than it, or hidden. The pull tells. */
+  readonly unconfirmed?: readonly string[];
 }
 
 /** `rows`: the merged row, and what a merge last did to an edit made here. */

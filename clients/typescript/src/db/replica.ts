@@ -106,9 +106,30 @@ export async function applyPage(
   const state = await readState(transaction);
   if (page.sinceHlc !== state.cursor || page.serverHlc < state.cursor) return false;
   const observed = await applyDeltas(transaction, page.deltas, state, effects);
+  const unconfirmed = await confirm(transaction, page, state.unconfirmed ?? [], settles, effects);
   if (settles) await settle(transaction, effects);
-  writeState(transaction, { ...state, ...observed, cursor: page.serverHlc });
+  writeState(transaction, { ...state, ...observed, cursor: page.serverHlc, unconfirmed });
   return true;
+}
+
+/** What neither the checkpoint nor the pull after it has is not for us to see: of such rows our own edits are left. */
+async function confirm(
+  transaction: WriteTransaction,
+  page: SyncResponse,
+  unconfirmed: readonly string[],
+  settles: boolean,
+  effects: Effects,
+): Promise<readonly string[]> {
+  if (unconfirmed.length === 0) return unconfirmed;
+  const told = new Set(page.deltas.map(({ table, rowId }) => rowKey(table, rowId)));
+  const left = unconfirmed.filter((key) => !told.has(key));
+  if (!settles) return left;
+  for (const key of left) {
+    const [table, rowId] = JSON.parse(key) as [string, string];
+    const stored = await transaction.get<RowRecord>("rows", table, rowId);
+    if (stored) keep(transaction, table, rowId, stored, await ownRow(transaction, table, rowId), stored.merged, effects);
+  }
+  return [];
 }
 
 /**
@@ -131,7 +152,7 @@ export async function applyCheckpointPiece(
 /**
  * A whole checkpoint is in: the rows that this copy had and the checkpoint has not (`missing`, by their keys) are gone,
  * unless they hold edits that still wait, or that the server has only just taken: a checkpoint may be older than they are,
- * and the pull that follows brings them.
+ * and then the pull that follows brings them.
  */
 export async function finishCheckpoint(
   transaction: WriteTransaction,
@@ -141,13 +162,17 @@ export async function finishCheckpoint(
 ): Promise<void> {
   const state = await readState(transaction);
   const waiting = await unsettledRows(transaction);
+  const unconfirmed: string[] = [];
   for (const key of missing) {
-    if (waiting.has(key)) continue;
+    if (waiting.has(key)) {
+      unconfirmed.push(key);
+      continue;
+    }
     const [table, rowId] = JSON.parse(key) as [string, string];
     transaction.remove("rows", table, rowId);
     effects.changed(table, rowId);
   }
-  writeState(transaction, { ...state, cursor });
+  writeState(transaction, { ...state, cursor, unconfirmed });
 }
 
 async function unsettledRows(transaction: WriteTransaction): Promise<Set<string>> {

@@ -166,7 +166,7 @@ export class SyncCoordinator extends Emitter<SyncEvents> {
 
   /** First sync by checkpoint. False where the server has none. */
   private async bootstrap(signal: AbortSignal): Promise<boolean> {
-    const pieces = await this.transport.checkpoint(signal);
+    const pieces = await this.transport.checkpoint(this.db.clientId, signal);
     if (!pieces) return false;
     const had = await this.db.rowKeys();
     const seen = new Set<string>();

@@ -50,8 +50,9 @@ export class HttpTransport implements Transport {
     return this.message(await this.request(`pull?${query}`, {}, signal));
   }
 
-  async checkpoint(signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined> {
-    const response = await this.request("checkpoint", { headers: { Accept: CONTENT_TYPE_PROTOBUF } }, signal, [404]);
+  async checkpoint(clientId: string, signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined> {
+    const query = new URLSearchParams({ clientId, features: FEATURES });
+    const response = await this.request(`checkpoint?${query}`, { headers: { Accept: CONTENT_TYPE_PROTOBUF } }, signal, [404]);
     if (response.status === 404) return undefined;
     return pieces(response);
   }

@@ -6,7 +6,7 @@ export interface Transport {
   push(push: SyncPush, signal: AbortSignal): Promise<SyncResponse>;
   pull(pull: SyncPull, signal: AbortSignal): Promise<SyncResponse>;
   /** The pieces of a checkpoint; undefined where the server has none and a pull from 0 is the way. */
-  checkpoint(signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined>;
+  checkpoint(clientId: string, signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined>;
   /** Hear what others change as it happens. A transport without this is polled. */
   subscribe?(listener: LiveListener): () => void;
   /** The network came or went: what is open is probably dead, and waiting for it to time out helps nobody. */

@@ -40,8 +40,8 @@ export class WebSocketTransport implements Transport {
     return this.exchange(() => pullFrame(pull), signal);
   }
 
-  checkpoint(signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined> {
-    return this.http.checkpoint(signal);
+  checkpoint(clientId: string, signal: AbortSignal): Promise<AsyncIterable<SyncResponse> | undefined> {
+    return this.http.checkpoint(clientId, signal);
   }
 
   subscribe(listener: LiveListener): () => void {

@@ -194,7 +194,7 @@ class SyncCoordinator:
 
     async def _bootstrap(self) -> bool:
         """First sync by checkpoint. False where the server has none."""
-        pieces = await self._transport.checkpoint()
+        pieces = await self._transport.checkpoint(self.db.client_id)
         if pieces is None:
             return False
         had = await self._do(self.db.row_keys)

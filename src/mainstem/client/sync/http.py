@@ -66,8 +66,8 @@ class HttpTransport:
         }
         return await self._message("GET", "pull", params=query)
 
-    async def checkpoint(self) -> AsyncIterator[SyncResponse] | None:
-        request = await self._request("GET", "checkpoint", params={"features": FEATURES})
+    async def checkpoint(self, client_id: str) -> AsyncIterator[SyncResponse] | None:
+        request = await self._request("GET", "checkpoint", params={"clientId": client_id, "features": FEATURES})
         response = await _unless_cut_off(self._client.send(request, stream=True))
         if response.status_code == httpx.codes.OK:
             return _pieces(response)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from mainstem.client.sync.signal import Signal
+
 if TYPE_CHECKING:
     from mainstem.client.sync.local_db import Changed, LocalDB
 
@@ -31,7 +33,7 @@ class LiveQuery:
         self._stale = True
         self._closed = False
         self._last: Rows | None = None
-        self._listeners: tuple[Callable[[], object], ...] = ()
+        self._told: Signal[None] = Signal()
         self._disconnect = db.changed.connect(self._note)
 
     def rows(self) -> Rows:
@@ -58,7 +60,7 @@ class LiveQuery:
 
     def on_stale(self, listener: Callable[[], object]) -> None:
         """Be called, in whatever thread, when the rows may have changed or the query is closed."""
-        self._listeners = (*self._listeners, listener)
+        self._told.connect(lambda _: listener())
 
     def __iter__(self) -> Iterator[Rows]:
         while not self.closed:
@@ -95,8 +97,7 @@ class LiveQuery:
             self._stale |= stale
             self._closed |= closed
             self._wake.notify_all()
-        for listener in self._listeners:
-            listener()
+        self._told.emit(None)
 
 
 class Watch:

@@ -53,7 +53,7 @@ class LocalTransport:
             self._told = response.server_hlc
         return _copy(response)
 
-    async def checkpoint(self) -> AsyncIterator[SyncResponse] | None:
+    async def checkpoint(self, client_id: str) -> AsyncIterator[SyncResponse] | None:
         if self._gateway.newest == 0:
             return None
         return _pieces(list(self._gateway.checkpoint()))

@@ -50,6 +50,8 @@ class State(msgspec.Struct, frozen=True):
     cursor: int = 0
     pending: int = 0
     dead: int = 0
+    # Rows with edits of ours that the last checkpoint did not have: newer than it, or hidden. The pull tells.
+    unconfirmed: tuple[tuple[str, str], ...] = ()
 
 
 class MergedMark(msgspec.Struct, frozen=True):

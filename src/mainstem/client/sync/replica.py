@@ -125,11 +125,28 @@ def apply_page(transaction: Transaction, page: SyncResponse, settles: bool, effe
     if page.since_hlc != state.cursor or page.server_hlc < state.cursor:
         return False
     state = _apply_deltas(transaction, page.deltas, state, effects, fresh=frozenset())
+    if state.unconfirmed:
+        state = _confirm(transaction, page, state, settles, effects)
     if settles:
         for table, row_id in transaction.settle():
             effects.changed(table, row_id)
     transaction.put_state(replace(state, cursor=page.server_hlc))
     return True
+
+
+def _confirm(
+    transaction: Transaction, page: SyncResponse, state: State, settles: bool, effects: Effects
+) -> State:
+    """What neither the checkpoint nor the pull after it has is not ours to see: of such rows our own edits are left."""
+    told = {(delta.table, delta.row_id) for delta in page.deltas}
+    left = tuple(key for key in state.unconfirmed if key not in told)
+    if not settles:
+        return replace(state, unconfirmed=left)
+    for key in left:
+        stored = transaction.row(*key)
+        if stored is not None:
+            _keep(transaction, key, stored, _own_row(transaction, *key), stored.merged, effects)
+    return replace(state, unconfirmed=())
 
 
 def apply_checkpoint_piece(
@@ -145,14 +162,15 @@ def apply_checkpoint_piece(
 
 def finish_checkpoint(transaction: Transaction, cursor: int, missing: set[RowKey], effects: Effects) -> None:
     """A whole checkpoint is in: the rows that this copy had and the checkpoint has not are gone, unless they hold edits
-    that still wait, or that the server has only just taken: a checkpoint may be older than they are, and the pull that
-    follows brings them."""
+    that still wait, or that the server has only just taken: a checkpoint may be older than they are, and then the pull
+    that follows brings them."""
     state = read_state(transaction)
     refused = {(letter.delta.table, letter.delta.row_id) for letter in transaction.dead_letters()}
-    for table, row_id in missing - refused - transaction.touched_keys():
+    own = missing & (refused | transaction.touched_keys())
+    for table, row_id in missing - own:
         transaction.remove_row(table, row_id)
         effects.changed(table, row_id)
-    transaction.put_state(replace(state, cursor=cursor))
+    transaction.put_state(replace(state, cursor=cursor, unconfirmed=tuple(sorted(own))))
 
 
 def _apply_deltas(

@@ -32,8 +32,8 @@ class Transport(Protocol):
     async def pull(self, pull: SyncPull) -> SyncResponse:
         """A page of what arrived after a cursor."""
 
-    async def checkpoint(self) -> AsyncIterator[SyncResponse] | None:
-        """The pieces of a checkpoint; None where the server has none and a pull from 0 is the way."""
+    async def checkpoint(self, client_id: str) -> AsyncIterator[SyncResponse] | None:
+        """For a client, the pieces of a checkpoint; None where the server has none and a pull from 0 is the way."""
 
     def subscribe(self, listener: LiveListener) -> Callable[[], None] | None:
         """Hear of changes by themselves; the answer stops it. None where the transport can only be polled."""

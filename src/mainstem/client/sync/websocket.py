@@ -15,6 +15,7 @@ from websockets.typing import Subprotocol
 
 from mainstem.client.sync.errors import ClockDrift, CursorExpired, Refused, Unreachable
 from mainstem.client.sync.http import HttpTransport, decoded, server_clock
+from mainstem.client.sync.signal import Signal
 from mainstem.client.sync.transport import FEATURES, TIMEOUT_S, LiveListener, TokenSource, token_of
 from mainstem.model.errors import Denied, MainstemError, Overloaded
 from mainstem.runtime.clock import Clock
@@ -43,7 +44,8 @@ class WebSocketTransport:
         self._token = token
         self._timeout_s = timeout_s
         self._http = HttpTransport(base_url, gateway, token=token, timeout_s=timeout_s, clock=clock)
-        self._listeners: tuple[LiveListener, ...] = ()
+        self._heard: Signal[SyncResponse] = Signal()
+        self._lost: Signal[None] = Signal()
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
 
@@ -53,14 +55,15 @@ class WebSocketTransport:
     async def pull(self, pull: SyncPull) -> SyncResponse:
         return await self._exchange(encode_request(pull))
 
-    async def checkpoint(self) -> AsyncIterator[SyncResponse] | None:
-        return await self._http.checkpoint()
+    async def checkpoint(self, client_id: str) -> AsyncIterator[SyncResponse] | None:
+        return await self._http.checkpoint(client_id)
 
     def subscribe(self, listener: LiveListener) -> Callable[[], None] | None:
-        self._listeners = (*self._listeners, listener)
+        stops = (self._heard.connect(listener.broadcast), self._lost.connect(lambda _: listener.lost()))
 
         def stop() -> None:
-            self._listeners = tuple(other for other in self._listeners if other is not listener)
+            for each in stops:
+                each()
 
         return stop
 
@@ -111,15 +114,7 @@ class WebSocketTransport:
             raise Unreachable(f"no connection. got={status}") from error
         except _UNREACHABLE as error:
             raise Unreachable(f"no connection. got={error!r}") from error
-        return _Connection(socket, self._hear, self._lost)
-
-    def _hear(self, response: SyncResponse) -> None:
-        for listener in self._listeners:
-            listener.broadcast(response)
-
-    def _lost(self) -> None:
-        for listener in self._listeners:
-            listener.lost()
+        return _Connection(socket, self._heard.emit, lambda: self._lost.emit(None))
 
 
 class _Connection:
