@@ -1,6 +1,5 @@
 """Let Trino read what the other engines wrote, and write what they then read: on the local disk and on S3."""
 
-import datetime as dt
 import sys
 import tempfile
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.types import LongType
 
-from mainstem.client.delta import DeltaTable, create_storage
 from tests.compat.catalog_server import Server
 from tests.compat.trino.server import TrinoServer
 from tests.harness.equality_deletes import delete_where_equal
@@ -90,37 +88,6 @@ def check(trino: TrinoServer, lake: str, server: Server) -> None:
     assert iceberg.list_namespaces() == [("db",)]
 
 
-def delta_properties(folder: Path) -> dict[str, str]:
-    """A catalog of Delta tables, known by name once they are registered."""
-    return {
-        "connector.name": "delta_lake",
-        "hive.metastore": "file",
-        "hive.metastore.catalog.dir": (folder / "metastore").as_uri(),
-        "delta.register-table-procedure.enabled": "true",
-        "fs.hadoop.enabled": "true",
-    }
-
-
-def check_delta(trino: TrinoServer, folder: Path) -> None:
-    """Tables that our client wrote: partitions, deletion vectors, a checkpoint, columns that came later."""
-    rows = [{"_id": str(n), "n": n, "at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC), "p": "xy"[n % 2]} for n in range(100)]
-    table = DeltaTable(create_storage(str(folder)), "t")
-    table.write(rows, partition_by=["p"], properties={"delta.enableDeletionVectors": "true"})
-    table.delete({"n": {"$mod": [10, 3]}})
-    table.upsert([{"_id": "4", "n": 400, "p": "x"}, {"_id": "new", "n": 1000, "p": "z", "late": 1.5}])
-    table.checkpoint()
-    table.delete({"n": {"$lt": 2}})
-    trino.run("CREATE SCHEMA delta.db")
-    trino.run(f"CALL delta.system.register_table('db', 't', '{(folder / 't').as_uri()}')")
-    found = trino.run("SELECT count(*), sum(n), sum(late), min(p), max(p) FROM delta.db.t")
-    expected = table.query()
-    assert found == [(len(expected), sum(row["n"] for row in expected), 1.5, "x", "z")], found
-    assert trino.run("SELECT n FROM delta.db.t WHERE p = 'x' AND _id = '4'") == [(400,)]
-    trino.run("INSERT INTO delta.db.t (_id, n, p) VALUES ('of Trino', 7, 'x')")
-    trino.run("DELETE FROM delta.db.t WHERE n = 400")
-    assert table.query({"_id": {"$in": ["4", "of Trino"]}}, projection=["n"]) == [{"n": 7}]
-
-
 def main() -> int:
     """0 if every engine found what the others wrote."""
     with tempfile.TemporaryDirectory(prefix="mainstem-trino-") as temporary:
@@ -129,13 +96,8 @@ def main() -> int:
             S3Server(folder / "s3") as s3,
             Server(folder / "one", (folder / "warehouse").as_uri()) as disk,
             Server(folder / "two", f"{s3.make_bucket('trino')}/lake", s3.io()) as objects,
-            TrinoServer(
-                folder / "trino",
-                {"disk": properties(disk, None), "s3": properties(objects, s3), "delta": delta_properties(folder)},
-            ) as trino,
+            TrinoServer(folder / "trino", {"disk": properties(disk, None), "s3": properties(objects, s3)}) as trino,
         ):
-            check_delta(trino, folder / "delta")
-            print("Trino on Delta: reads what our client wrote, and writes what it reads", flush=True)
             for lake, server in (("disk", disk), ("s3", objects)):
                 check(trino, lake, server)
                 print(f"Trino on {lake}: reads, writes, evolves; pyiceberg and DuckDB agree", flush=True)

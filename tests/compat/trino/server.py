@@ -21,16 +21,16 @@ QUERY_S_MAX = 120.0
 
 
 def ensure_trino() -> Path:
-    """The folder of the server: what it needs for Iceberg and Delta, which is a fifth of it."""
+    """The folder of the server: what it needs for Iceberg, which is a fifth of it."""
 
     def make(folder: Path) -> None:
         fetch([TRINO], folder)
         with tarfile.open(folder / TRINO.file) as archive:
-            wanted = ("/lib/", "/plugin/iceberg/", "/plugin/delta-lake/")
+            wanted = ("/lib/", "/plugin/iceberg/")
             archive.extractall(folder, [m for m in archive if any(part in m.name for part in wanted)], filter="tar")
         (folder / TRINO.file).unlink()
 
-    return cached(f"trino-{TRINO.version}-iceberg-delta", make) / f"trino-server-{TRINO.version}"
+    return cached(f"trino-{TRINO.version}", make) / f"trino-server-{TRINO.version}"
 
 
 def ensure_java() -> Path:
