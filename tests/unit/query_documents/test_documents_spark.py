@@ -148,7 +148,7 @@ def jobs(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "ddl": described(table["kinds"])[0],
                 "select": described(table["kinds"])[1],
                 "rows": [[as_text(row[name]) for name in names] for row in table["rows"]],
-                "conditions": [{"text": item.text, "parameters": list(item.parameters)} for item in conditions],
+                "conditions": [item.spark_text for item in conditions],
             }
         )
     return job
@@ -178,6 +178,7 @@ def test_spark_agrees_on_a_sample(spark: "SparkSession") -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @settings(parent=relaxed, max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(many_filters(rows.map(lambda row: {name: row[name] for name in MIXED}), MIXED, 30))
 def test_spark_agrees_on_random_rows_and_filters(
