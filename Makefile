@@ -62,7 +62,7 @@ test-typescript: ## Run the tests of the TypeScript client
 $(NODE): $(TS)/package-lock.json
 	@cd $(TS) && npm ci --silent
 
-soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1)
+soak: setup ## Long fault runs, on demand (KILLS=200 SEED=1 LOAD_S=600)
 	@KILLS=$(or $(KILLS),200) SEED=$(or $(SEED),1) $(PY) -m pytest -m soak $(ARGS)
 
 compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest.yaml: schemathesis on that too)

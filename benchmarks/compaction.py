@@ -1,5 +1,6 @@
 """Compaction's gain: the same queries before and after it, on a table of many small batches; and what it costs."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -9,16 +10,17 @@ from typing import Any
 import httpx
 
 from benchmarks.endtoend import until_running
-from benchmarks.generators import send
-from benchmarks.load import Plan
+from benchmarks.load import make_events
 from benchmarks.report import Figure, Report
 from mainstem.app.config import Config, LogConfig, ServerConfig
 from mainstem.app.process import ServerProcess
-from mainstem.client import connect_duckdb
+from mainstem.client import CdcClient, connect_duckdb, insert
 from mainstem.tables.maintenance import MaintenanceSettings
 
 SECTION = "compaction"
 REPEATS = 5
+# In one message.
+EVENTS = 500
 SCAN = "SELECT count(*), sum(qty) FROM lake.default.events"
 CONFIG = Config(
     server=ServerConfig(port=0),
@@ -32,12 +34,7 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
     batches, size, keys = (20, 1_000, 10_000) if small else (80, 5_000, 200_000)
     async with ServerProcess(folder, CONFIG) as server, httpx.AsyncClient(base_url=server.url, timeout=600) as http:
         await until_running(server)
-        for number in range(batches):
-            plan = Plan(
-                url=server.ws_url, source=f"b{number}", connections=1, batches=size // 500, keys=keys, seed=number
-            )
-            await send([plan])
-            assert (await server.flush(timeout_s=300))["complete"]
+        await _fill(server, batches, size, keys)
         before = await _look(http, server)
         began_s = time.perf_counter()
         body = {"table": "events", "steps": ["compact", "deletes", "manifests"], "waitS": 600}
@@ -56,6 +53,17 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
         met = after[key] < before[key]
         report.add(SECTION, Figure(f"{name}, after", after[key], "ms", before[key], "before", "faster", met))
     report.add(SECTION, Figure("the compaction itself", taken_s, "s", note=f"{job['progress']['compact']}"))
+
+
+async def _fill(server: ServerProcess, batches: int, size: int, keys: int) -> None:
+    """Each batch a commit of its own: a file of new rows, and one of deletes for those that they replace."""
+    rng = random.Random(1)
+    async with CdcClient(server.ws_url, source="bench") as client:
+        for _ in range(batches):
+            for _ in range(size // EVENTS):
+                rows = make_events(rng, EVENTS, keys, "events")
+                await client.send([insert(row["table"], row["rowId"], row["after"]) for row in rows])
+            await client.flush()
 
 
 async def _look(http: httpx.AsyncClient, server: ServerProcess) -> dict[str, Any]:

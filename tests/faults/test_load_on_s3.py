@@ -1,6 +1,6 @@
 """Load with trouble: 200 connections, batches of mixed sizes in mixed encodings, tables on a real S3 server behind a
-proxy that breaks, and kills of the gateway and of the pipeline. DuckDB and Spark judge what is left: nothing lost,
-nothing twice.
+proxy that breaks, and kills of the gateway and of the pipeline while it compacts those tables. DuckDB and Spark judge
+what is left: nothing lost, nothing twice.
 
 A minute in the suite, with one of each trouble; ten on demand (`make soak`, LOAD_S, SEED), in an order that the seed
 decides. A failure prints its seed.
@@ -23,6 +23,7 @@ from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client import Backoff, CdcClient, connect_duckdb, delete, insert, update
+from mainstem.tables.maintenance import MaintenanceSettings
 from tests.harness.cdcwire import Wire
 from tests.harness.proxy import FlakyProxy
 from tests.harness.seaweed import S3Server
@@ -44,6 +45,7 @@ ENCODINGS: tuple[dict[str, Any], ...] = (
     {"compression": "deflate"},
 )
 OUTAGE_S_MAX = 240.0
+COMPACTING_S_MAX = 300.0
 POLL_S = 0.1
 # As many as by default; the pause before the next try is shorter than by default.
 BREAKER_FAILURES = 5
@@ -94,7 +96,7 @@ class Producer:
 
 
 class Trouble:
-    """What goes wrong. Every kind meets warm work: each waits until tables are being committed."""
+    """What goes wrong, while tables are being committed."""
 
     def __init__(self, server: ServerProcess, proxy: FlakyProxy, rng: random.Random) -> None:
         self._server = server
@@ -104,10 +106,12 @@ class Trouble:
 
     async def once(self) -> None:
         """One of each, and the pipeline dies with its gateway: a start of Spark is what takes longest."""
-        for kind in (self.cut, self.flap, self.outage, self.kill_gateway):
+        await self.until_it_commits()
+        await self.cut()
+        await self.flap()
+        for kind in (self.outage, self.kill_gateway):
             await self.until_it_commits()
             await kind()
-        await self.until_it_commits()
 
     async def run(self, seconds: float) -> None:
         """Until the time is over, each kind at least once, in an order and with pauses that the seed decides."""
@@ -170,6 +174,11 @@ class Trouble:
         self.done["kill_pipeline"] += 1
 
     async def kill_gateway(self) -> None:
+        """And the pipeline with it, at a moment when it has a table's files in hand."""
+        async with asyncio.timeout(COMPACTING_S_MAX):
+            while not any(job["state"] == "running" for job in await jobs_of(self._server)):
+                await asyncio.sleep(POLL_S)
+        await asyncio.sleep(self._rng.uniform(0.0, 1.0))
         self._server.kill()
         await self._server.start()
         self.done["kill_gateway"] += 1
@@ -204,6 +213,34 @@ class Trouble:
         return await self._server.status()
 
 
+async def compact(server: ServerProcess) -> None:
+    """Keep every table's maintenance going, expiry included, until cancelled."""
+    while True:
+        for table in TABLES:
+            # The table may not be there yet, or the server not.
+            with suppress(httpx.HTTPError):
+                async with httpx.AsyncClient(timeout=120, base_url=server.url) as http:
+                    body = {"table": table, "waitS": 10, "snapshotAgeS": 30}
+                    await http.post("/v1/compaction/run", json=body)
+        await asyncio.sleep(POLL_S)
+
+
+async def jobs_of(server: ServerProcess) -> list[dict[str, Any]]:
+    async with httpx.AsyncClient(timeout=120, base_url=server.url) as http:
+        jobs: list[dict[str, Any]] = (await http.get("/v1/compaction/jobs")).json()
+    return jobs
+
+
+async def until_compacted(server: ServerProcess) -> None:
+    """A rewrite comes to its end while changes keep coming in: it is not starved."""
+    async with asyncio.timeout(COMPACTING_S_MAX):
+        while not any(
+            job["state"] == "done" and job["progress"].get("compact", {}).get("groups", 0) > 0
+            for job in await jobs_of(server)
+        ):
+            await asyncio.sleep(POLL_S)
+
+
 async def run_load(
     folder: Path, store: S3Server, spark: "SparkSession", seed: int, seconds: float | None = None
 ) -> None:
@@ -214,6 +251,7 @@ async def run_load(
             server=ServerConfig(port=0),
             log=LogConfig(flush_interval_s=1.0),
             pipeline=PipelineConfig(breaker_failures=BREAKER_FAILURES, breaker_open_s=BREAKER_OPEN_S),
+            compaction=MaintenanceSettings(auto=False, snapshots_max=5),
             catalog=CatalogSettings(
                 warehouse=store.make_bucket(f"load-{seed}") + "/tables", io=store.io(proxy.url), vend_credentials=True
             ),
@@ -223,8 +261,11 @@ async def run_load(
             async with asyncio.TaskGroup() as tasks:
                 for producer in producers:
                     tasks.create_task(producer.run(server.ws_url, stop))
+                compacting = tasks.create_task(compact(server))
                 trouble = Trouble(server, proxy, random.Random(seed))
                 await (trouble.once() if seconds is None else trouble.run(seconds))
+                await until_compacted(server)
+                compacting.cancel()
                 stop.set()
             flushed = await server.flush(timeout_s=300)
             assert flushed["complete"], flushed

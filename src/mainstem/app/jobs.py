@@ -69,11 +69,9 @@ class Jobs:
 
     async def submit(self, job: Job) -> Job:
         """Queue a job. A table that has one in the queue already keeps that one: it would do the same."""
-        same = self.pending(job.table)
-        if same is not None:
-            if same.state is JobState.QUEUED and _asks_no_more(job, same):
-                return same
-            if job.cause == "auto":
+        for same in (each for each in self._jobs.values() if each.table == job.table and each.state not in ENDED):
+            # One that runs has begun without whatever the table got since.
+            if job.cause == "auto" or (same.state is JobState.QUEUED and _asks_no_more(job, same)):
                 return same
         if sum(each.state is JobState.QUEUED for each in self._jobs.values()) >= QUEUED_MAX:
             raise Overloaded(

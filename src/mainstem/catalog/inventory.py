@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mainstem.catalog.deletes import Content, DeleteFile, DeleteIndex, PartitionKey
 from mainstem.catalog.files import FileIoOf
 from mainstem.catalog.metadata import by_id, current_snapshot_id
 from mainstem.catalog.planning import _data_path, _read_manifest
 from mainstem.catalog.schemas import Document
 from mainstem.model import Conflict
+from mainstem.tables.deletes import Content, DeleteFile, DeleteIndex, PartitionKey
 from mainstem.tables.maintenance import FileFacts
 from mainstem.tables.partitions import PartitionField, partition_path
 

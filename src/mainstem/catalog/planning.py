@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mainstem.catalog.deletes import Content, DeleteFile, DeleteIndex
 from mainstem.catalog.errors import NoSuchPlan, NoSuchPlanTask, Unsupported
 from mainstem.catalog.files import FileIoOf
 from mainstem.catalog.filters import parse_filter
 from mainstem.catalog.metadata import ancestry, by_id, current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.model import Invalid
+from mainstem.tables.deletes import Content, DeleteFile, DeleteIndex
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile

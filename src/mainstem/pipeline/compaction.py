@@ -12,15 +12,16 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.lake import Lake, LakeTable, commit
+from mainstem.pipeline.scanfiles import Planned, plan_files
 from mainstem.pipeline.session import own_session
 from mainstem.pipeline.turns import Turns
-from mainstem.tables.maintenance import FileFacts, Group, MaintenanceSettings, plan_groups
+from mainstem.tables.maintenance import Group, MaintenanceSettings, plan_groups
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +43,6 @@ class Compacted:
     bytes_written: int = 0
     delete_files_removed: int = 0
     races_lost: int = 0
-
-
-@dataclass(slots=True)
-class _Planned:
-    """The table's files at one snapshot, as Iceberg's scan sees them."""
-
-    snapshot_id: int | None
-    target_bytes: int = 0
-    tasks: dict[str, Any] = field(default_factory=dict)
-    facts: list[FileFacts] = field(default_factory=list)
-    deleted_by_partition: dict[str, int] = field(default_factory=dict)
-    # By location: the delete file, and the data files that it applies to.
-    deletes: dict[str, Any] = field(default_factory=dict)
-    applies_to: dict[str, set[str]] = field(default_factory=dict)
-    # Data files that groups of this plan have replaced.
-    gone: set[str] = field(default_factory=set)
 
 
 def own_lake(lake: Lake) -> Lake:
@@ -114,7 +99,7 @@ class Compaction:
         return done
 
     def _try(
-        self, name: TableName, table: LakeTable, planned: _Planned, group: Group, done: Compacted, *, held: bool
+        self, name: TableName, table: LakeTable, planned: Planned, group: Group, done: Compacted, *, held: bool
     ) -> bool:
         """Rewrite one group. False: somebody deleted from its files meanwhile, and all is as before."""
         written = self._rewrite(table, planned, group)
@@ -130,7 +115,7 @@ class Compaction:
 
     def _plan(
         self, table: LakeTable, settings: MaintenanceSettings, partitions: Sequence[str]
-    ) -> tuple[_Planned, list[Group]]:
+    ) -> tuple[Planned, list[Group]]:
         planned = plan_files(table)
         planned.target_bytes = settings.target_file_bytes
         groups = plan_groups(
@@ -141,7 +126,7 @@ class Compaction:
         )
         return planned, groups
 
-    def _rewrite(self, table: LakeTable, planned: _Planned, group: Group) -> list[Any]:
+    def _rewrite(self, table: LakeTable, planned: Planned, group: Group) -> list[Any]:
         """Write the group's rows anew; returns the new files, which nothing refers to yet."""
         jvm = self._lake.jvm
         set_id = str(uuid.uuid4())
@@ -156,7 +141,7 @@ class Compaction:
         try:
             rows = (
                 self._lake.spark.read.format("iceberg")
-                .option("split-size", str(_split_bytes(group, planned.target_bytes)))
+                .option("split-size", str(_split_bytes(planned, group)))
                 .option("file-open-cost", "0")
                 .load(set_id)
             )
@@ -177,7 +162,7 @@ class Compaction:
             iceberg.FileRewriteCoordinator.get().clearRewrite(table.java, set_id)
 
     def _commit(
-        self, table: LakeTable, planned: _Planned, group: Group, written: Sequence[Any], done: Compacted
+        self, table: LakeTable, planned: Planned, group: Group, written: Sequence[Any], done: Compacted
     ) -> None:
         """Replace the old files by the new ones, if nobody has deleted from them since they were read."""
         table.refresh()
@@ -214,72 +199,14 @@ def repeat_marks(table: LakeTable, update: Any) -> None:
             update.set(key, value)
 
 
-def plan_files(table: LakeTable) -> _Planned:
-    """Everything that a scan of the current snapshot reads."""
-    table.refresh()
-    planned = _Planned(table.snapshot_id)
-    if planned.snapshot_id is None:
-        return planned
-    tasks = table.java.newScan().useSnapshot(planned.snapshot_id).planFiles()
-    rows_by_delete: dict[str, int] = {}
-    partitions_of: dict[str, set[str]] = {}
-    try:
-        iterator = tasks.iterator()
-        while iterator.hasNext():
-            task = iterator.next()
-            _take(planned, task, rows_by_delete, partitions_of)
-    finally:
-        tasks.close()
-    for location, partitions in partitions_of.items():
-        for partition in partitions:
-            before = planned.deleted_by_partition.get(partition, 0)
-            planned.deleted_by_partition[partition] = before + rows_by_delete[location]
-    return planned
+def _split_bytes(planned: Planned, group: Group) -> int:
+    """So that each task writes one file of about the target's size, and none a rest that is small again.
 
-
-def _take(
-    planned: _Planned, task: Any, rows_by_delete: dict[str, int], partitions_of: dict[str, set[str]]
-) -> None:
-    file = task.file()
-    path = str(file.location())
-    partition = str(task.spec().partitionToPath(file.partition()))
-    deleted_rows, equality = 0, False
-    deletes = list(task.deletes())
-    for delete in deletes:
-        location = _identity(delete)
-        planned.deletes[location] = delete
-        planned.applies_to.setdefault(location, set()).add(path)
-        if delete.content().toString() == "EQUALITY_DELETES":
-            equality = True
-        elif delete.referencedDataFile() is not None:
-            deleted_rows += int(delete.recordCount())
-        else:
-            rows_by_delete[location] = int(delete.recordCount())
-            partitions_of.setdefault(location, set()).add(partition)
-    planned.tasks[path] = task
-    planned.facts.append(
-        FileFacts(
-            path=path,
-            partition=partition,
-            size_bytes=int(file.fileSizeInBytes()),
-            rows=int(file.recordCount()),
-            deleted_rows=deleted_rows,
-            delete_files=len(deletes),
-            equality=equality,
-        )
-    )
-
-
-def _identity(delete: Any) -> str:
-    """A Puffin file may hold several vectors, each of them a delete file of its own."""
-    offset = delete.contentOffset()
-    return str(delete.location()) if offset is None else f"{delete.location()}#{offset}"
-
-
-def _split_bytes(group: Group, target_bytes: int) -> int:
-    """So that each task writes one file of about the target's size, and none a rest that is small again."""
-    files = max(1, round(group.size_bytes / target_bytes))
-    return max(1, -(-group.size_bytes // files)) + 1024
+    Iceberg weighs a file with all the deletes that apply to it: where there are many, they weigh more than the rows.
+    """
+    files = max(1, round(group.size_bytes / planned.target_bytes))
+    weight = sum(int(planned.tasks[file.path].sizeBytes()) for file in group.files)
+    return max(1, -(-weight // files)) + 1024
 
 
 def _remove(table: LakeTable, files: Sequence[Any]) -> None:

@@ -39,6 +39,14 @@ async def test_the_same_again_is_the_same_job_and_more_is_another(tmp_path: Path
     assert (await jobs.submit(job("a", "orphans"))).id != first.id
 
 
+async def test_behind_a_running_job_there_is_one_more_at_most(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path / "jobs.db", ManualClock())
+    running = await jobs.submit(job("a"))
+    await jobs.take("w", 0.1)
+    waiting = [await jobs.submit(job("a")) for _ in range(3)]
+    assert len({each.id for each in waiting} | {running.id}) == 2
+
+
 async def test_a_job_of_a_dead_pipeline_is_done_again_but_not_for_ever(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path / "jobs.db", ManualClock())
     asked = await jobs.submit(job("a"))

@@ -5,9 +5,9 @@ from typing import Any
 import pyiceberg.expressions
 import pytest
 
-from mainstem.catalog.deletes import Content, DeleteFile, DeleteIndex
 from mainstem.catalog.filters import parse_filter
 from mainstem.model import Invalid
+from mainstem.tables.deletes import Content, DeleteFile, DeleteIndex
 
 # Their constructors are not what mypy takes them for.
 ex: Any = pyiceberg.expressions

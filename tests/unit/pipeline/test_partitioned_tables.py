@@ -12,9 +12,9 @@ import pytest
 
 from mainstem.catalog.files import LocalFiles
 from mainstem.catalog.inventory import Inventories
-from mainstem.pipeline.compaction import plan_files
 from mainstem.pipeline.declared import bring_up_to_date
 from mainstem.pipeline.maintenance import Maintenance
+from mainstem.pipeline.scanfiles import plan_files
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upsert import BranchUpsert
 from mainstem.query.sandbox import extension_file

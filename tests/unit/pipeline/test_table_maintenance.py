@@ -1,5 +1,6 @@
 """Maintenance leaves the same rows in fewer files, keeps the marks, and takes turns with the ingest."""
 
+import random
 import threading
 import uuid
 from pathlib import Path
@@ -10,8 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mainstem.pipeline.compaction import Compaction, own_lake
 from mainstem.pipeline.driver_sql import DriverSql
 from mainstem.pipeline.maintenance import Maintenance
+from mainstem.pipeline.scanfiles import plan_files
 from mainstem.pipeline.session import join_session
 from mainstem.pipeline.tablewriter import TableWriter
 from mainstem.pipeline.turns import Turns
@@ -134,6 +137,40 @@ def test_a_busy_table_is_compacted_and_its_ingest_never_fails(bench: Any) -> Non
     last = 999 + busy.batches
     assert bench.values() == {str(key): {"n": last, "k": key} for key in range(KEYS)}
     assert bench.lake.load(bench.name("orders")).marks().position == bench.position
+
+
+def test_many_deletes_over_many_files_become_one_file(bench: Any) -> None:
+    """Each batch deletes from many before it: what applies to a file outweighs the file."""
+    draw = random.Random(2)
+    for number in range(12):
+        keys = draw.sample(range(KEYS), KEYS // 2)
+        bench.seal(*(bench.change(str(key), {"n": number, "k": key}) for key in keys))
+        bench.catch_up()
+    planned = plan_files(bench.lake.load(bench.name("orders")))
+    for path, task in planned.tasks.items():
+        # No pair too few: a delete that is dropped too early would bring rows back.
+        by_iceberg = {str(delete.location()) for delete in task.deletes()}
+        assert by_iceberg <= {location for location, files in planned.applies_to.items() if path in files}
+    assert max(facts.delete_files for facts in planned.facts) > 5
+    expected = bench.values()
+    done = maintenance(bench).run(bench.name("orders"), [Step.COMPACT])["compact"]
+    assert (done["groups"], done["files_written"]) == (1, 1)
+    assert counts(bench) == (1, 0)
+    assert bench.values() == expected
+
+
+def test_deletes_that_apply_to_nothing_any_more_go_with_the_next_group(bench: Any) -> None:
+    fill(bench, 6)
+    few = MaintenanceSettings(min_files=2, max_files=4)
+    compaction = Compaction(own_lake(bench.lake), Turns())
+    name = bench.name("orders")
+    groups = iter(range(1))
+    # Cut off after one group of two: the deletes of both stay.
+    compaction.run(name, bench.lake.load(name), few, go_on=lambda: next(groups, None) is not None)
+    assert counts(bench)[1] > 0
+    compaction.run(name, bench.lake.load(name), few)
+    assert counts(bench) == (1, 0)
+    assert bench.values() == {str(key): {"n": 5, "k": key} for key in range(6, KEYS)}
 
 
 def test_equality_deletes_of_another_engine_are_folded_in(bench: Any) -> None:
