@@ -142,7 +142,7 @@ def run(plan: Plan) -> Seen:
     times_s = [
         (began_s + (turn + phase) / plan.edits_per_s, index)
         for index, phase in enumerate(chance.random() for _ in range(plan.writers))
-        for turn in range(round(plan.seconds * plan.edits_per_s))
+        for turn in range(max(1, round(plan.seconds * plan.edits_per_s)))
     ]
     times_s.sort(reverse=True)
     end_s = began_s + plan.seconds + LAST_S

@@ -222,6 +222,28 @@ async def test_rules_change_while_clients_listen(tmp_path: Path) -> None:
         assert eve.values() == writer.seen_by("nobody", public=True)
 
 
+async def test_views_that_were_different_and_become_the_same(tmp_path: Path) -> None:
+    """Broadcasts are shared by those who see the same; what they saw before differs, and so does what has to go."""
+    people = [f"p{number}" for number in range(6)]
+    async with server(tmp_path) as client:
+        writer = Writer(client)
+        await set_rules(client, MINE)
+        for number, name in enumerate(people * 2):
+            await writer.write(f"n{number}", owner=f'"{name}"', public="true" if number % 4 == 0 else "false")
+        url = str(client.base_url).replace("http", "ws", 1).rstrip("/") + "/sync/g/ws?features=evict"
+        heard = {name: Replica(name) for name in people}
+        sockets = {name: await websockets.connect(url) for name in people}
+        for name in people:
+            await pull_socket(sockets[name], heard[name])
+        # Once the columns of both are known, a change of rules breaks no chain.
+        for buckets, public in (([MINE, PUBLIC], True), ([PUBLIC], True), ([MINE], False), ([PUBLIC], True)):
+            await set_rules(client, *buckets)
+            for name in people:
+                await listen(sockets[name], heard[name], writer.seen_by(name if MINE in buckets else "", public=public))
+        for socket in sockets.values():
+            await socket.close()
+
+
 async def test_rules_that_are_not_right_are_refused(tmp_path: Path) -> None:
     async with server(tmp_path) as client:
         filters: list[Any] = [

@@ -1,5 +1,6 @@
 """One contract for every format that the pipeline writes, wherever it is: the same changes make the same tables."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,14 +12,18 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
+from mainstem.app.objectstore import spark_properties
+from mainstem.catalog.settings import CatalogSettings
 from mainstem.client.delta import Storage, create_storage
 from mainstem.pipeline.deltatable import DeltaLake
 from mainstem.pipeline.deltawriter import DeltaTableWriter
 from mainstem.pipeline.driver_sql import DriverSql
+from mainstem.pipeline.lake import Lake
 from mainstem.pipeline.segments import SegmentFolder
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import TableSettings
-from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY
+from tests.compat.catalog_server import Server
+from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from tests.unit.pipeline.conftest import Bench, Log
 
 pytestmark = pytest.mark.spark
@@ -81,14 +86,20 @@ class DeltaWorld:
         return None if found is None else found.version
 
 
-@pytest.fixture(params=["iceberg on disk", "delta on disk", "delta on s3"])
+# Iceberg on S3 has its own tests with a whole server; here it runs on demand.
+@pytest.fixture(
+    params=["iceberg on disk", "delta on disk", "delta on s3", pytest.param("iceberg on s3", marks=pytest.mark.soak)]
+)
 def world(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> World:
     namespace = f"f_{tmp_path.name}".lower()[:60]
     if request.param.startswith("iceberg"):
         with_side_jobs: ThreadPoolExecutor = request.getfixturevalue("format_side_jobs")
-        return IcebergWorld(Bench(spark, tmp_path / "segments", namespace, with_side_jobs))
+        bench = Bench(spark, tmp_path / "segments", namespace, with_side_jobs)
+        if request.param.endswith("s3"):
+            bench.lake = Lake(spark, request.getfixturevalue("iceberg_on_s3"))
+        return IcebergWorld(bench)
     log = Log(tmp_path / "segments", namespace)
     if request.param.endswith("disk"):
         return DeltaWorld(spark, log, create_storage(str(tmp_path / "lake")))
@@ -97,6 +108,27 @@ def world(
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     storage = create_storage("s3://formats/lake", endpoint=server.url, region=REGION, **keys)
     return DeltaWorld(spark, log, storage)
+
+
+@pytest.fixture(scope="session")
+def iceberg_on_s3(spark: SparkSession, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a catalog whose warehouse is on S3."""
+    warehouse = f"{s3_server.make_bucket('iceberg-formats')}/lake"
+    with Server(tmp_path_factory.mktemp("on-s3"), warehouse, s3_server.io()) as server:
+        settings = {
+            "": "org.apache.iceberg.spark.SparkCatalog",
+            ".type": "rest",
+            ".uri": server.url,
+            ".warehouse": "lake",
+            **{f".{name}": value for name, value in spark_properties(_on_s3(warehouse, s3_server)).items()},
+        }
+        for name, value in settings.items():
+            spark.conf.set(f"spark.sql.catalog.on_s3{name}", value)
+        yield "on_s3"
+
+
+def _on_s3(warehouse: str, server: S3Server) -> CatalogSettings:
+    return CatalogSettings(warehouse=warehouse, io=server.io())
 
 
 @pytest.fixture(scope="session")

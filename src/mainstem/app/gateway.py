@@ -117,7 +117,7 @@ class Gateway:
             flusher=self,
             clock=clock,
             connections_max=config.server.connections_max,
-            history=LakeHistory(CatalogLake(self.catalog), self._queries.engine),
+            history=LakeHistory(lake, self._queries.engine),
             watermark=lambda: self.watermark,
         )
         self.door = CdcDoor(

@@ -136,7 +136,7 @@ class Observer:
                 try:
                     loaded = self._catalog.load_table(TableIdent(name.levels, name.table))
                 except NotFound:
-                    # Dropped since it was listed.
+                    # Dropped since it was listed, or of another format.
                     continue
                 found.append((name, loaded.stored.document))
             return found

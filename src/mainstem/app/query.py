@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from litestar import Router
 
-from mainstem.catalog import Catalog, TableIdent
+from mainstem.catalog import Catalog, GenericTable, TableIdent
 from mainstem.doors.analyst import analyst_router
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
@@ -35,8 +35,12 @@ class CatalogLake:
         self._delta = delta
 
     async def tables(self) -> Sequence[TableName]:
-        """Every table there is."""
-        return sorted(each.table for each in await asyncio.to_thread(self._catalog.tables))
+        """Every table that can be read here: of those in other formats, our own in Delta."""
+        return await asyncio.to_thread(self._tables)
+
+    def _tables(self) -> list[TableName]:
+        others = {ident.table_name for ident, table in self._catalog.generic.every() if not self._is_ours(ident, table)}
+        return sorted(each.table for each in self._catalog.tables() if each.table not in others)
 
     async def load(self, name: TableName) -> LoadedTable:
         """The table's newest committed metadata."""
@@ -67,11 +71,16 @@ class CatalogLake:
 
     def _is_listed(self, name: TableName) -> bool:
         """Whether the catalog has it as one of the Delta tables that our own pipeline keeps."""
+        ident = TableIdent(name.levels, name.table)
         try:
-            listed = self._catalog.generic.load(TableIdent(name.levels, name.table))
+            return self._is_ours(ident, self._catalog.generic.load(ident))
         except NotFound:
             return False
-        return self._delta is not None and listed.format == "delta" and self._delta().is_at(name, listed.base_location)
+
+    def _is_ours(self, ident: TableIdent, table: GenericTable) -> bool:
+        if self._delta is None or table.format != "delta":
+            return False
+        return self._delta().is_at(ident.table_name, table.base_location)
 
 
 class Queries(NamedTuple):

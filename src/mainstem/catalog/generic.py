@@ -5,7 +5,7 @@ log beside the data. They share their names with Iceberg tables and views. Whoev
 it is by the property `mainstem.position`, which counts as an Iceberg table's commit does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -60,6 +60,10 @@ class GenericTables:
     def list(self, namespace: Namespace) -> list[TableIdent]:
         """The generic tables of a namespace."""
         return [ident for ident, _ in self._store.entries(namespace, Kind.GENERIC)]
+
+    def every(self) -> Sequence[tuple[TableIdent, GenericTable]]:
+        """The generic tables of all namespaces."""
+        return [(ident, _table(ident, pointer)) for ident, pointer in self._store.entries(None, Kind.GENERIC)]
 
     def load(self, ident: TableIdent) -> GenericTable:
         """What is known of a table."""

@@ -8,6 +8,8 @@ too narrow. The condition may be NULL where it is not true, as conditions in WHE
 # ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
 
 import itertools
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,12 +42,40 @@ from mainstem.documents.values import MISSING, Rank, is_nan, number_of, rank_of
 INDEX_DIGITS_MAX = 9
 
 
+# A parameter's place, and what may hold a question mark that is none.
+_PLACES = re.compile(r"\?|'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`", re.DOTALL)
+
+
+def _spark_literal(value: Any) -> str:
+    match value:
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(value)
+        case float() if math.isfinite(value):
+            return f"{value!r}D"
+        case float():
+            return f"double('{value}')"
+        case _:
+            escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+
+
 class SqlFilter(msgspec.Struct, frozen=True):
     """A condition. Unless `exact`, rows that pass it are to be checked with `matches`."""
 
     text: str
     parameters: tuple[Any, ...]
     exact: bool
+
+    @property
+    def spark_text(self) -> str:
+        """A condition for Spark with its parameters written into it.
+
+        For sessions with Delta's extension: its parser (4.4) forgets what is given to `spark.sql` beside the text.
+        """
+        values = iter(self.parameters)
+        return _PLACES.sub(lambda found: _spark_literal(next(values)) if found[0] == "?" else found[0], self.text)
 
 
 def to_duckdb(filter: Mapping[str, Any] | Node, columns: Columns) -> SqlFilter:
@@ -54,7 +84,7 @@ def to_duckdb(filter: Mapping[str, Any] | Node, columns: Columns) -> SqlFilter:
 
 
 def to_spark(filter: Mapping[str, Any] | Node, columns: Columns) -> SqlFilter:
-    """The condition for Spark; its parameters go into `spark.sql(text, args=list(parameters))`."""
+    """The condition for Spark; its parameters go into `spark.sql(text, args=list(parameters))`, or see `spark_text`."""
     return _to_sql(filter, columns, SPARK)
 
 

@@ -138,16 +138,19 @@ class _Rounds:
         began_s = self._clock.monotonic_s()
         frames: dict[object, tuple[Frame | None, LogPosition | None]] = {}
         writers: dict[LogPosition, frozenset[str]] = {}
+        newest, ruled = self._service.newest, self._service.is_ruled(self._gateway)
         for connection in self.connections:
             told, covered = connection.told, connection.covered
-            if told is None or covered >= self._service.newest:
+            if told is None or covered >= newest:
                 continue
             if connection.is_full:
                 connection.broadcast(*self._gap())
                 continue
-            if covered not in writers:
-                writers[covered] = self._service.writers(self._gateway, covered)
-            key = (told, covered, self._service.view_key(self._gateway, connection.viewer, writers[covered]))
+            key: tuple[object, ...] = (told, covered)
+            if ruled:
+                if covered not in writers:
+                    writers[covered] = self._service.writers(self._gateway, covered)
+                key = (*key, self._service.view_key(self._gateway, connection.viewer, covered, writers[covered]))
             if key not in frames:
                 frames[key] = self._frame(told, covered, connection.viewer)
             frame, cursor = frames[key]

@@ -15,7 +15,7 @@ from mainstem.feeds.shadows import Shadows
 from mainstem.feeds.views import page_for, sees_now, visible_entries
 from mainstem.model.hlc import HlcClock
 from mainstem.model.names import RULES_TABLE
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value
 
@@ -81,19 +81,23 @@ class SyncService:
         shadow = self._shadows.current(gateway)
         return None if shadow is None else _seen(shadow, page, since, viewer)
 
-    def view_key(self, gateway: str, viewer: Viewer, writers: Container[str] = ()) -> object:
-        """Viewers with equal keys are sent the same; `writers` are those whose changes it is about, who are told of
-        what they wrote and may not see."""
+    def is_ruled(self, gateway: str) -> bool:
+        """Whether not everyone is sent the same."""
+        return self._shadows.is_ruled(gateway)
+
+    def view_key(
+        self, gateway: str, viewer: Viewer, since: LogPosition = NOWHERE, writers: Container[str] = ()
+    ) -> object:
+        """Viewers with equal keys are sent the same from the cursor `since` on. `writers` are those whose changes it is
+        about: they are told of what they wrote and may not see."""
         if not self._shadows.is_ruled(gateway):
             return None
         shadow = self._shadows.current(gateway)
-        view = None if shadow is None else shadow.view_at(shadow.position, viewer.claims)
-        return viewer.client if viewer.client in writers else None, viewer.evicts, view
+        views = shadow and (shadow.view_at(since, viewer.claims), shadow.view_at(shadow.position, viewer.claims))
+        return viewer.client if viewer.client in writers else None, viewer.evicts, views
 
     def writers(self, gateway: str, since: LogPosition) -> frozenset[str]:
-        """Who wrote what arrived after a cursor, as far as it is in memory and rules make that matter."""
-        if not self._shadows.is_ruled(gateway):
-            return frozenset()
+        """Who wrote what arrived after a cursor, as far as it is in memory."""
         page = self._feeds.pull_hot(gateway, since, PULL_MAX)
         return frozenset() if page is None else frozenset([entry.client_id for entry in page.entries])
 

@@ -21,9 +21,10 @@ from mainstem.model.position import LogPosition
 from mainstem.pipeline.changes import may_not_fit
 from mainstem.pipeline.datafiles import write_rows
 from mainstem.pipeline.driver_sql import DriverSql, local_path, text_list, text_of
+from mainstem.pipeline.keyindex import KeyIndex
 from mainstem.pipeline.lake import Marks
 from mainstem.pipeline.linking import link_segment
-from mainstem.pipeline.lookup import DRIVER_ROWS_MAX
+from mainstem.pipeline.lookup import DRIVER_ROWS_MAX, LiveFiles
 from mainstem.pipeline.merge import DELETE
 from mainstem.pipeline.places import Finder
 from mainstem.pipeline.plainrows import are_plain, are_whole_and_newer, typed_rows
@@ -126,30 +127,32 @@ class DriverPass:
         files = self._commits.live_files(state)
         if files.only_spark or files.rows > DRIVER_ROWS_MAX:
             return False
-        index = self._finder.take(state, files)
         keys = self._keys(run, before.position)
-        finding = self._side_jobs.submit(self._finder.find, state, files, index, keys)
+        finding = self._side_jobs.submit(self._old_rows, state, files, keys)
         try:
-            added = self._write(state, self._upserts(run, before.position, plan), {"batch_keys": keys})
+            added = self._write(state, self._upserts(run, before.position, plan, keys), {"batch_keys": keys})
         except (duckdb.InvalidInputException, duckdb.ConversionException):
             # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
             return False
         finally:
             finding.exception()
-        places = finding.result()
+        index, places = finding.result()
         deletes = [self._commits.delete_file(state, places)] if places.num_rows else []
         after = self._commits.commit(state, added, deletes, before.advanced(run.last, run.hlc_max))
         if index is not None:
-            self._finder.moved(index, keys, added[0].file_path if added else None)
-            self._finder.keep(run.table, after.snapshot_id, index)
+            location = added[0].file_path if added else None
+            self._finder.keep(run.table, after.snapshot_id, index, keys, location, self._side_jobs)
         return True
 
-    def _upserts(self, run: TableSlice, after: LogPosition, plan: Evolution) -> str:
-        upserts = (
-            f"SELECT * FROM ({_changes(run, after)}) c"
-            f" SEMI JOIN batch_keys k ON c.position = k.{POSITION} WHERE c.op <> {text_of(DELETE)}"
-        )
-        return typed_rows(upserts, plan.columns)
+    def _old_rows(self, state: QuickTable, files: LiveFiles, keys: pa.Table) -> tuple[KeyIndex | None, pa.Table]:
+        index = self._finder.take(state, files)
+        return index, self._finder.find(state, files, index, keys)
+
+    def _upserts(self, run: TableSlice, after: LogPosition, plan: Evolution, keys: pa.Table) -> str:
+        upserts = f"SELECT * FROM ({_changes(run, after)}) c"
+        if keys.num_rows < run.count:
+            upserts += f" SEMI JOIN batch_keys k ON c.position = k.{POSITION}"
+        return typed_rows(f"{upserts} WHERE c.op <> {text_of(DELETE)}", plan.columns)
 
     def _keys(self, run: TableSlice, after: LogPosition) -> pa.Table:
         """The keys of the slice, each with its hashes and the position of its last change."""

@@ -4,8 +4,11 @@ Indexes are kept for the tables that were written last, up to a number of entrie
 one is looked up in its files, as `lookup` does.
 """
 
+import logging
 import secrets
 from collections import OrderedDict
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +20,26 @@ from mainstem.pipeline.lookup import PLACES_SCHEMA, LiveFiles, places_on_driver,
 from mainstem.pipeline.quickcatalog import QuickTable
 from mainstem.tables.layout import KEY
 
+log = logging.getLogger(__name__)
+
 # Entries of all indexes together, 24 bytes each: half a gigabyte.
 INDEX_ROWS_MAX = 20_000_000
 HASHES = ("_high", "_low")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An index, the snapshot it is of, and the job that brings it there."""
+
+    snapshot_id: int | None
+    index: KeyIndex
+    moving: Future[None]
+
+    def is_of(self, table: QuickTable) -> bool:
+        """Whether it can be used for the table as it is now. Waits for the job."""
+        if (failure := self.moving.exception()) is not None:
+            log.warning("an index is made anew: %s", failure, extra={"table": str(table.name)})
+        return failure is None and self.snapshot_id == table.snapshot_id
 
 
 class Finder:
@@ -29,8 +49,8 @@ class Finder:
         self._sql = sql
         self._rows_max = rows_max
         self._salts = (secrets.token_hex(8), secrets.token_hex(8))
-        # By table, least recently used first, each with the snapshot it is of.
-        self._indexes: OrderedDict[TableName, tuple[int | None, KeyIndex]] = OrderedDict()
+        # By table, least recently used first.
+        self._indexes: OrderedDict[TableName, _Kept] = OrderedDict()
 
     def hashes_of(self, key: str) -> str:
         """Two columns for a query: the hashes of a key's expression."""
@@ -39,17 +59,29 @@ class Finder:
 
     def take(self, table: QuickTable, files: LiveFiles) -> KeyIndex | None:
         """The table's index, to be given back with `keep`; None where the table is too large for one."""
-        snapshot_id, index = self._indexes.pop(table.name, (None, None))
-        if index is not None and snapshot_id == table.snapshot_id and len(index) <= self._rows_max:
-            return index
+        kept = self._indexes.pop(table.name, None)
+        if kept is not None and kept.is_of(table) and len(kept.index) <= self._rows_max:
+            return kept.index
         if files.rows > self._rows_max:
             return None
         return self._build(table, files)
 
-    def keep(self, name: TableName, snapshot_id: int | None, index: KeyIndex) -> None:
-        """Keep an index for the next pass, and let go of others where all of them are too many."""
-        self._indexes[name] = (snapshot_id, index)
-        while len(self._indexes) > 1 and sum(len(one) for _, one in list(self._indexes.values())) > self._rows_max:
+    def keep(
+        self,
+        name: TableName,
+        snapshot_id: int | None,
+        index: KeyIndex,
+        keys: pa.Table,
+        location: str | None,
+        side_jobs: Executor,
+    ) -> None:
+        """Keep an index for the next pass, and let go of others where all of them are too many.
+
+        The keys' rows have moved into one file, or are gone where there is none. The index learns of it on the side:
+        the rows are committed, and nobody but the next pass waits for this.
+        """
+        self._indexes[name] = _Kept(snapshot_id, index, side_jobs.submit(self._moved, index, keys, location))
+        while len(self._indexes) > 1 and sum(len(k.index) for k in list(self._indexes.values())) > self._rows_max:
             self._indexes.popitem(last=False)
 
     def find(self, table: QuickTable, files: LiveFiles, index: KeyIndex | None, keys: pa.Table) -> pa.Table:
@@ -62,7 +94,7 @@ class Finder:
         path = pa.DictionaryArray.from_arrays(pa.array(places.files), pa.array(paths, pa.string()))
         return pa.table({"file_path": path, "pos": pa.array(places.rows).cast(pa.int64())})
 
-    def moved(self, index: KeyIndex, keys: pa.Table, location: str | None) -> None:
+    def _moved(self, index: KeyIndex, keys: pa.Table, location: str | None) -> None:
         """The keys' rows are those of one file now; keys that it lacks, or all where there is none, have no row."""
         if location is None:
             index.drop(_hashes(keys))

@@ -4,6 +4,7 @@ What a snapshot consists of is kept in mind between commits, so that nothing is 
 believed only as long as main is where we left it. For unpartitioned tables of format version 2 on this machine.
 """
 
+import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,6 +162,9 @@ class QuickCommits:
             # As the list has them: with the sequence number that new ones get by it.
             listed = [writer.prepare_manifest(manifest) for manifest in manifests]
             writer.add_manifests(listed)
+        before = {manifest.manifest_path for manifest in contents.manifests}
+        written = [manifest.manifest_path for manifest in manifests if manifest.manifest_path not in before]
+        _make_durable([location, *written, *(file.file_path for file in (*added, *deletes))])
         snapshot: dict[str, Any] = {
             "snapshot-id": snapshot_id,
             "sequence-number": sequence_number,
@@ -228,6 +232,17 @@ def new_data_location(table: QuickTable, suffix: str = "") -> str:
 def _metadata_location(table: QuickTable, name: str) -> str:
     folder = table.properties.get("write.metadata.path") or f"{table.metadata['location']}/metadata"
     return f"{folder}/{name}.avro"
+
+
+def _make_durable(locations: Sequence[str]) -> None:
+    """Before a commit speaks of files they must outlive a power cut: the log may let go of their changes after it."""
+    paths = [_path(location) for location in locations]
+    for path in (*paths, *{path.parent for path in paths}):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _path(location: str) -> Path:

@@ -232,3 +232,15 @@ def scenarios(draw: st.DrawFn, of: st.SearchStrategy[dict[str, Any]], columns: C
     for row in table:
         parts_of(row_document(row, columns), "", parts)
     return Scenario(FilterMaker(draw, parts).filter(), table)
+
+
+@st.composite
+def many_filters(
+    draw: st.DrawFn, of: st.SearchStrategy[dict[str, Any]], columns: Columns, count: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Many filters on the same rows: for an engine to which a question costs much, and a longer one little more."""
+    first = draw(scenarios(of, columns))
+    parts: list[tuple[str, Any]] = []
+    for row in first.table:
+        parts_of(row_document(row, columns), "", parts)
+    return [first.filter, *(FilterMaker(draw, parts).filter() for _ in range(count - 1))], first.table

@@ -3,7 +3,7 @@
     python spark_answers.py JOB.json ANSWERS.json
 
 The job: {"tables": [{"ddl": "n INT, j STRING", "select": ["n", "j"], "rows": [[…]],
-"conditions": [{"text": …, "parameters": […]}]}]}.
+"conditions": ["…"]}]}.
 """
 
 import json
@@ -29,12 +29,11 @@ def answers(spark: SparkSession, table: dict[str, Any]) -> list[Any]:
     return found
 
 
-def _asked(spark: SparkSession, conditions: list[dict[str, Any]]) -> list[Any]:
+def _asked(spark: SparkSession, conditions: list[str]) -> list[Any]:
     """Several conditions in one query; one by one where the query fails, so that each answer stands for itself."""
-    columns = ", ".join(f"COALESCE({item['text']}, FALSE) AS c{at}" for at, item in enumerate(conditions))
-    parameters = [value for item in conditions for value in item["parameters"]]
+    columns = ", ".join(f"COALESCE({text}, FALSE) AS c{at}" for at, text in enumerate(conditions))
     try:
-        rows = spark.sql(f"SELECT n, {columns} FROM t ORDER BY n", args=parameters).collect()
+        rows = spark.sql(f"SELECT n, {columns} FROM t ORDER BY n").collect()
     except Exception as error:
         if len(conditions) == 1:
             return [f"{type(error).__name__}: {str(error)[:600]}"]

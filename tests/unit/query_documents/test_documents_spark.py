@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ import pytest
 from bson.decimal128 import Decimal128
 from bson.objectid import ObjectId
 from bson.regex import Regex
+from hypothesis import HealthCheck, Phase, given, settings
 
 from mainstem.documents import Column, Columns, Kind, columns, matcher, row_document, to_spark
 from tests.unit.query_documents import spark_answers
+from tests.unit.query_documents.document_strategies import many_filters, relaxed, rows
 from tests.unit.query_documents.vector_rows import plain_texts, questions, texts
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ TYPED: Columns = {
     "x": Column(Kind.BINARY),
     "o": Column(Kind.OBJECT_ID),
 }
+# Beside them, columns of JSON.
+MIXED: Columns = {**TYPED, "j": Column(Kind.JSON), "k": Column(Kind.JSON)}
 # Rows travel to the child as text, which Spark turns into each column's own type.
 AS_TEXT = "n INT, b BOOLEAN, i BIGINT, f STRING, m STRING, s STRING, t STRING, u STRING, d STRING, x STRING, o STRING"
 SELECT = [
@@ -123,6 +128,15 @@ def tables() -> list[dict[str, Any]]:
     return [{"kinds": TYPED, "rows": typed_rows, "filters": typed_filters()}, *nested]
 
 
+def described(kinds: Columns) -> tuple[str, list[str]]:
+    """The rows' columns as text, and how Spark turns them into their own types."""
+    if kinds is TYPED:
+        return AS_TEXT, SELECT
+    if kinds is MIXED:
+        return f"{AS_TEXT}, j STRING, k STRING", [*SELECT, "j", "k"]
+    return "n INT, j STRING", ["n", "j"]
+
+
 def jobs(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same as text, with the conditions that Spark is to answer."""
     job = []
@@ -131,10 +145,10 @@ def jobs(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
         conditions = [to_spark(source, table["kinds"]) for source in table["filters"]]
         job.append(
             {
-                "ddl": AS_TEXT if table["kinds"] is TYPED else "n INT, j STRING",
-                "select": SELECT if table["kinds"] is TYPED else ["n", "j"],
+                "ddl": described(table["kinds"])[0],
+                "select": described(table["kinds"])[1],
                 "rows": [[as_text(row[name]) for name in names] for row in table["rows"]],
-                "conditions": [{"text": item.text, "parameters": list(item.parameters)} for item in conditions],
+                "conditions": [item.spark_text for item in conditions],
             }
         )
     return job
@@ -160,10 +174,28 @@ def test_spark_agrees_on_a_sample(spark: "SparkSession") -> None:
     asked = tables()
     for table in asked:
         table["filters"] = table["filters"][:: max(1, len(table["filters"]) // 10)]
+    assert wrong_answers(asked, [spark_answers.answers(session_of(spark), table) for table in jobs(asked)]) == []
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@settings(parent=relaxed, max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(many_filters(rows.map(lambda row: {name: row[name] for name in MIXED}), MIXED, 30))
+def test_spark_agrees_on_random_rows_and_filters(
+    spark: "SparkSession", world: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+) -> None:
+    filters, found = world
+    asked = [{"kinds": MIXED, "rows": [{**row, "n": n} for n, row in enumerate(found)], "filters": filters}]
+    assert wrong_answers(asked, [spark_answers.answers(session_of(spark), table) for table in jobs(asked)]) == []
+
+
+@cache
+def session_of(spark: "SparkSession") -> "SparkSession":
+    """A session of its own, for its settings."""
     session = spark.newSession()
     for name, value in NO_CODEGEN.items():
         session.conf.set(name, value)
-    assert wrong_answers(asked, [spark_answers.answers(session, table) for table in jobs(asked)]) == []
+    return session
 
 
 @pytest.mark.spark

@@ -3,25 +3,31 @@
     mirror = IcebergMirror(table, "http://127.0.0.1:8181", "shop.events")
     table.after_commit(mirror.refresh)
 
-Nothing is copied. The Iceberg table finds columns by their names, since Delta's files carry no field ids, and each of
-its snapshots says which Delta version it shows. A refresh that is repeated, or runs twice at once, changes nothing.
+Nothing is copied. The Iceberg table finds columns by their names, since Delta's files carry no field ids; the columns
+that a table is partitioned by are not in its files at all, and engines take them from Iceberg's partitions. Each
+snapshot says which Delta version it shows. A refresh that is repeated, or runs twice at once, changes nothing.
 """
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from mainstem.client.delta.log import State
-from mainstem.client.delta.schema import schema_of
+from mainstem.client.delta.log import AddFile, State
+from mainstem.client.delta.schema import TableSchema, schema_of
 from mainstem.client.delta.table import DeltaTable
+from mainstem.client.delta.zones import partition_value
 from mainstem.model.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
 VERSION_PROPERTY = "mainstem.delta-version"
 ATTEMPTS_MAX = 5
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NAME_MAPPING = "schema.name-mapping.default"
 
 
@@ -67,28 +73,38 @@ class IcebergMirror:
         except NamespaceAlreadyExistsError:
             pass
         try:
-            return self._catalog.create_table(self._identifier, _schema(state))
+            return self._create(state)
         except TableAlreadyExistsError:
             return self._catalog.load_table(self._identifier)
+
+    def _create(self, state: State) -> "Table":
+        from pyiceberg.transforms import IdentityTransform
+
+        creation = self._catalog.create_table_transaction(self._identifier, _schema(state))
+        with creation as transaction, transaction.update_spec() as spec:
+            for name in state.metadata.partitionColumns:
+                spec.add_field(name, IdentityTransform(), name)
+        return self._catalog.load_table(self._identifier)
 
     def _publish(self, iceberg: "Table", state: State) -> None:
         snapshot = iceberg.current_snapshot()
         shown = int((snapshot.summary and snapshot.summary[VERSION_PROPERTY]) or -1) if snapshot is not None else -1
         if shown >= state.version:
             return
-        wanted = {self._table.storage.uri(f"{self._table.name}/{unquote(file.path)}") for file in state.files.values()}
+        storage, name = self._table.storage, self._table.name
+        wanted = {storage.uri(f"{name}/{unquote(file.path)}"): file for file in state.files.values()}
         there = {task.file.file_path: task.file for task in iceberg.scan().plan_files()}
         with iceberg.transaction() as transaction:
             self._evolve(iceberg, transaction, state)
             marks = {VERSION_PROPERTY: str(state.version)}
             gone = [file for path, file in there.items() if path not in wanted]
-            new = sorted(wanted - there.keys())
+            new = {path: wanted[path] for path in sorted(wanted.keys() - there.keys())}
             update = transaction.update_snapshot(snapshot_properties=marks)
             with update.overwrite() if gone else update.fast_append() as files:
                 for file in gone:
                     files.delete_data_file(file)
-                for file in _data_files(iceberg, transaction, new):
-                    files.append_data_file(file)
+                for path, added in new.items():
+                    files.append_data_file(_data_file(iceberg, transaction, path, added, schema_of(state.metadata)))
 
     def _evolve(self, iceberg: "Table", transaction: Any, state: State) -> None:
         """Columns that came, and the names by which the files' columns are found."""
@@ -101,10 +117,44 @@ class IcebergMirror:
             transaction.set_properties(**{_NAME_MAPPING: mapping})
 
 
-def _data_files(iceberg: "Table", transaction: Any, paths: list[str]) -> Any:
-    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+def _data_file(iceberg: "Table", transaction: Any, path: str, file: AddFile, schema: TableSchema) -> "DataFile":
+    """What Iceberg keeps of a file: bounds by its footer, and its partition as Delta's log has it."""
+    from pyiceberg.io import pyarrow as columns
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
 
-    return parquet_files_to_data_files(iceberg.io, transaction.table_metadata, iter(paths))
+    metadata = transaction.table_metadata
+    with iceberg.io.new_input(path).open() as source:
+        footer = pq.read_metadata(source)
+    statistics = columns.data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns=columns.compute_statistics_plan(metadata.schema(), metadata.properties),
+        parquet_column_mapping=columns.parquet_path_to_id_mapping(metadata.schema()),
+    )
+    values = [
+        _stored(partition_value(file.partitionValues.get(schema.fields[name].physical), schema.fields[name]))
+        for name in schema.partition_by
+    ]
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*values),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _stored(value: Any) -> Any:
+    """A partition's value as Iceberg stores it: days and microseconds."""
+    if isinstance(value, dt.datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
+        return (moment - _EPOCH) // dt.timedelta(microseconds=1)
+    return (value - _EPOCH.date()).days if isinstance(value, dt.date) else value
 
 
 def _schema(state: State) -> pa.Schema:
@@ -117,8 +167,6 @@ def _check(state: State, name: str) -> None:
     problem = None
     if any(file.deletionVector is not None for file in state.files.values()):
         problem = "deletion vectors"
-    elif schema.partition_by:
-        problem = "partitions, whose values are not in the files"
     elif any(field.physical != field.name for field in schema.fields.values()):
         problem = "mapped columns"
     elif any(field.is_variant for field in schema.fields.values()):
