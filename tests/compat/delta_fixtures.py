@@ -123,6 +123,23 @@ def variants(spark: SparkSession, path: str) -> None:
     )
 
 
+def shredded_variants(spark: SparkSession, path: str) -> None:
+    """A Variant column whose usual fields are columns of their own in the files."""
+    spark.conf.set("spark.sql.variant.writeShredding.enabled", "true")
+    spark.conf.set("spark.sql.variant.forceShreddingSchemaForTest", "a bigint, b struct<c: string>")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (n INT, v VARIANT) USING delta"
+        " TBLPROPERTIES ('delta.enableVariantShredding' = 'true')"
+    )
+    spark.sql(
+        f"""INSERT INTO delta.`{path}` SELECT n, parse_json(j) FROM VALUES
+        (1, '{{"a": 5, "b": {{"c": "x"}}}}'), (2, '{{"a": "no number", "more": [1]}}'), (3, '"text"'),
+        (4, '{{"b": 7}}'), (5, CAST(NULL AS STRING)) AS t(n, j)"""
+    )
+    spark.conf.unset("spark.sql.variant.forceShreddingSchemaForTest")
+    spark.conf.unset("spark.sql.variant.writeShredding.enabled")
+
+
 def feed(spark: SparkSession, path: str) -> None:
     """A change feed with every kind of change."""
     spark.sql(
@@ -138,7 +155,7 @@ def feed(spark: SparkSession, path: str) -> None:
 
 
 FIXTURES: tuple[Make, ...] = (
-    plain, partitioned, vectors, mapped, checkpointed, sidecars, evolved, variants, feed,
+    plain, partitioned, vectors, mapped, checkpointed, sidecars, evolved, variants, shredded_variants, feed,
 )  # fmt: skip
 
 

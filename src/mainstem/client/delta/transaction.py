@@ -40,6 +40,9 @@ _WRITABLE = frozenset(
         "vacuumProtocolCheck",
         "variantType",
         "variantType-preview",
+        # It lets writers shred; a Variant as it is, is one too.
+        "variantShredding",
+        "variantShredding-preview",
     ]
 )
 _LOOKED_FOR = frozenset(["columnMapping", "generatedColumns", "identityColumns"])
