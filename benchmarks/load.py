@@ -114,7 +114,7 @@ class _Sender:
 
     async def run(self) -> None:
         async with (
-            connect(self._plan.url, max_size=None, compression=None, write_limit=1 << 22) as socket,
+            connect(self._plan.url, max_size=None, compression=None, write_limit=1 << 22, open_timeout=60) as socket,
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._send(socket))

@@ -15,6 +15,7 @@ from mainstem.wire import sync
 
 PROTOBUF = {"content-type": "application/x-protobuf", "accept": "application/x-protobuf"}
 COUNT = 250
+COUNT_SMALL = 70
 WAIT_S_MAX = 120.0
 
 
@@ -34,6 +35,20 @@ async def push(client: httpx.AsyncClient, deltas: list[sync.RowDelta]) -> None:
     assert answer.status_code == 200, answer.text
 
 
+async def keep_segments(client: httpx.AsyncClient, retention_ms: int | None) -> None:
+    """None: as the configuration has it."""
+    headers = {"content-type": "application/json"}
+    answer = await client.patch("/v1/config", json={"segmentRetentionMs": retention_ms}, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
+async def segments_dropped(server: ServerProcess) -> None:
+    began_s = time.monotonic()
+    while (await server.status())["log"]["segments"]:
+        assert time.monotonic() - began_s < WAIT_S_MAX, "segments are not dropped"
+        await asyncio.sleep(0.2)
+
+
 async def pull_all(client: httpx.AsyncClient, since: int = 0) -> list[sync.RowDelta]:
     found: list[sync.RowDelta] = []
     while True:
@@ -44,6 +59,23 @@ async def pull_all(client: httpx.AsyncClient, since: int = 0) -> list[sync.RowDe
         since = page.server_hlc
         if not page.has_more:
             return found
+
+
+@pytest.mark.spark
+async def test_a_pull_goes_on_where_the_log_has_dropped_its_segments(live_server: ServerProcess) -> None:
+    deltas = [delta(number) for number in range(COUNT_SMALL)]
+    async with httpx.AsyncClient(base_url=live_server.url, headers=PROTOBUF, timeout=120) as client:
+        await keep_segments(client, 1)
+        try:
+            await push(client, deltas)
+            since = (await client.get("/sync/kept/pull", params={"since": 0, "limit": 100})).content
+            assert (await client.post("/admin/flush/kept")).status_code == 200
+            await segments_dropped(live_server)
+            assert await pull_all(client) == deltas
+            await push(client, deltas[20:])
+            assert await pull_all(client, since=sync.decode_response(since).server_hlc) == []
+        finally:
+            await keep_segments(client, None)
 
 
 @pytest.mark.soak
@@ -58,10 +90,7 @@ async def test_nothing_is_lost_for_a_client_that_comes_late(tmp_path: Path) -> N
         for start in range(0, COUNT, 50):
             await push(client, deltas[start : start + 50])
         assert (await client.post("/admin/flush/kept")).status_code == 200
-        began_s = time.monotonic()
-        while (await server.status())["log"]["segments"]:
-            assert time.monotonic() - began_s < WAIT_S_MAX, "segments are not dropped"
-            await asyncio.sleep(0.2)
+        await segments_dropped(server)
     # The index of deltas is lost as well: it is made again from the tables.
     for path in (tmp_path / "sync").glob("seen.db*"):
         path.unlink()

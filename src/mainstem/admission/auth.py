@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jwt
-
 from mainstem.admission.keys import AuthSettings, Key, KeyRing, sign
 from mainstem.admission.principal import Principal, Role
 from mainstem.model.errors import Denied
@@ -77,6 +75,9 @@ class Authenticator:
     def _checked(self, token: str, now_s: float) -> Principal:
         if len(token) > TOKEN_CHARS_MAX:
             raise Unauthenticated("the token is too long", "token_invalid")
+        # Not above: its cryptography takes a while to load, and most servers on loopback need none.
+        import jwt
+
         self._keys.refresh()
         try:
             header = jwt.get_unverified_header(token)
@@ -96,6 +97,8 @@ class Authenticator:
         return principal_of_claims(claims, expires_s)
 
     def _verified(self, token: str, candidates: Iterable[Key]) -> dict[str, Any]:
+        import jwt
+
         settings = self._settings
         # Times are checked by our own clock.
         options = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_aud": False}

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import jwt
 import msgspec
 
 from mainstem.model.errors import Invalid
@@ -97,6 +96,9 @@ def new_secret() -> str:
 
 def sign(claims: Mapping[str, Any], key: Key) -> str:
     """A token."""
+    # Not above: its cryptography takes a while to load, and most servers on loopback need none.
+    import jwt
+
     headers = {"kid": key.kid} if key.kid else None
     return jwt.encode(dict(claims), key.value, algorithm=key.algorithm, headers=headers)
 
@@ -142,6 +144,8 @@ def _jwks(path: Path) -> list[Key]:
 
 
 def _jwk(entry: Any) -> Key:
+    import jwt
+
     if not isinstance(entry, dict):
         raise Invalid("expected=an object for each key got=something else")
     kid = entry.get("kid")

@@ -12,10 +12,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mainstem.feeds.checkpoint_batches import encode_written, written_once
 from mainstem.model.errors import Overloaded
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Cell, Row, Stamp
@@ -175,6 +173,9 @@ def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None = None) -> Iterator
 
 
 def _shown(batch: pa.RecordBatch, keep: RowFilter | None) -> pa.RecordBatch:
+    # Not above: it takes a tenth of a second, which the gateway's start can do without.
+    import pyarrow.compute as pc
+
     shown = pc.not_equal(batch.column("table"), RULES_TABLE)
     if keep is not None:
         shown = pc.and_(shown, pa.array(map(keep, _rows_of_batch(batch)), pa.bool_()))
@@ -183,6 +184,8 @@ def _shown(batch: pa.RecordBatch, keep: RowFilter | None) -> pa.RecordBatch:
 
 def _encoded(batch: pa.RecordBatch) -> Iterator[bytes]:
     """The deltas of its rows, many at a time where that can be."""
+    from mainstem.feeds.checkpoint_batches import encode_written, written_once
+
     once = written_once(batch)
     many = encode_written(batch.filter(pa.array(once)), PIECE_BYTES)
     if many is None:
