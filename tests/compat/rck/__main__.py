@@ -1,7 +1,7 @@
-"""Run the kit's two suites against a server of our own, and say which tests failed.
+"""Run the kit's two suites against servers of our own, and say which tests failed.
 
-`--postgres DSN` puts the server's catalog into that database instead of a SQLite file. `--url URL` takes a server that
-runs already, whoever made it.
+First with the catalog in a SQLite file, then in a PostgreSQL of our own; `--postgres DSN` names another database and
+leaves the file out. `--url URL` takes a server that runs already, whoever made it.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import msgspec
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 from tests.compat.rck.kit import CONSOLE, class_path, ensure_kit
+from tests.contract.catalog_client import new_database
 
 SUITES = ("RESTCompatibilityKitCatalogTests", "RESTCompatibilityKitViewCatalogTests")
 SUITE_S_MAX = 600
@@ -75,8 +76,14 @@ def main() -> int:
     if arguments.url:
         failures = run_kit(arguments.url)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            failures = asyncio.run(_with_server(Path(folder), arguments.postgres))
+        failures = 0
+        places = {"PostgreSQL": arguments.postgres or new_database()}
+        if not arguments.postgres:
+            places = {"SQLite": None, **places}
+        for place, postgres in places.items():
+            print(f"on {place}", flush=True)
+            with tempfile.TemporaryDirectory() as folder:
+                failures += asyncio.run(_with_server(Path(folder), postgres))
     print("no failures" if not failures else f"{failures} failed")
     return 1 if failures else 0
 

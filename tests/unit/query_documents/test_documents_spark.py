@@ -178,7 +178,6 @@ def test_spark_agrees_on_a_sample(spark: "SparkSession") -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.soak
 @settings(parent=relaxed, max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(many_filters(rows.map(lambda row: {name: row[name] for name in MIXED}), MIXED, 30))
 def test_spark_agrees_on_random_rows_and_filters(
