@@ -9,7 +9,7 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,6 +45,8 @@ _EVENTS: dict[type[cdc.ClientMessage], Event] = {
 Send = Callable[[str | bytes], Awaitable[None]]
 Close = Callable[[int, str], Awaitable[None]]
 
+Events = Sequence[cdc.EventHead | cdc.CdcEvent]
+
 
 class _Reply:
     """A place in the queue of answers. `render` is called once `ready` is done, when the answer is about to leave."""
@@ -68,7 +70,7 @@ class _Incoming(NamedTuple):
     message: cdc.ClientMessage
     packing: Packing
     payload: bytes | None = None
-    events: list[cdc.CdcEvent] | None = None
+    events: Events | None = None
 
 
 class CdcSession:
@@ -255,7 +257,7 @@ class CdcSession:
             ticket.outcome.add_done_callback(partial(self._settled, source, batch.sequence))
         self._queue(_Reply(render, ticket.outcome, len(payload)))
 
-    def _read_events(self, raw: bytes, written: Packing) -> tuple[bytes, list[cdc.CdcEvent]]:
+    def _read_events(self, raw: bytes, written: Packing) -> tuple[bytes, Events]:
         """The JSON text of the events, and what they are. The sizes are looked at before anything is made of them."""
         limits = self._intake.gate.limits
         limits.check_payload(len(raw))
@@ -264,7 +266,7 @@ class CdcSession:
             limits.check_event(max((cdc if is_json else packing).event_sizes(raw), default=0))
         return (raw, cdc.decode_events(raw)) if is_json else packing.decode_events(raw)
 
-    def _batch(self, message: cdc.CdcBatch, source: SourceId, payload: bytes, events: list[cdc.CdcEvent]) -> Batch:
+    def _batch(self, message: cdc.CdcBatch, source: SourceId, payload: bytes, events: Events) -> Batch:
         return Batch(
             source=source,
             sequence=message.sequence_number,

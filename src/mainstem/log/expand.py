@@ -177,7 +177,12 @@ class Expander:
             except pa.ArrowInvalid:
                 # Not UTF-8. The look at every value says which.
                 pass
-        return self._judge_texts(self.shape(table), columns), None
+        shape = self.shape(table)
+        try:
+            return self._judge_texts(shape, columns), None
+        except _UNREADABLE_ERRORS:
+            # One of them spoils it for all: one by one, then.
+            return [self._judge_text(shape, text) for text in columns], None
 
     def judge(self, table: TableName, columns: pa.StringArray) -> dict[int, str]:
         """Why rows of many batches cannot go into their table, by index. Nulls are deletes, which always can."""

@@ -89,8 +89,6 @@ def test_a_message_that_cannot_be_read_is_refused_with_a_reason(data: bytes) -> 
 
 def test_what_is_wrong_in_an_event_is_told_with_its_place() -> None:
     assert "malformed JSON" in refusal(one("NaN"))
-    assert "Number out of range - at `$[0].after" in refusal(one("1e999"))
-    assert "Integer value out of range" in refusal(one("1" * 5000))
     assert "nested too deeply" in refusal(one("[" * 10_000 + "]" * 10_000))
     assert "not UTF-8" in refusal(one('"X"').replace(b"X", b"\xff"))
     assert "malformed JSON" in refusal(one(r'"\ud800"'))
@@ -110,7 +108,11 @@ def test_what_is_wrong_in_an_event_is_told_with_its_place() -> None:
 def test_keys_are_text_or_integers_and_integers_have_no_bound_of_64_bits() -> None:
     events = cdc.decode_events(json.dumps([event(rowId="a"), event(rowId=7), event(after={"n": 1 << 100})]).encode())
     assert [e.row_id for e in events] == ["a", 7, "1"]
-    assert events[2].after == {"n": 1 << 100}
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e400", "1" * 5000])
+def test_a_number_that_no_table_holds_is_the_tables_to_judge(number: str) -> None:
+    assert [e.row_id for e in cdc.decode_events(one(number))] == ["1"]
 
 
 @pytest.mark.parametrize("word", ["INSERT", "insert", "Insert", "iNsErT", "Update", "DELETE", "delete", "read", "READ"])
@@ -125,7 +127,7 @@ def test_the_members_for_speed_are_not_words_of_the_protocol() -> None:
 
 def test_a_delete_needs_no_row_and_null_is_a_value() -> None:
     events = cdc.decode_events(b'[{"operation":"DELETE","table":"t","rowId":1,"before":{"a":null},"after":null}]')
-    assert (events[0].after, events[0].before) == (None, {"a": None})
+    assert (events[0].after, bytes(events[0].before)) == (None, b'{"a":null}')
 
 
 def test_what_can_be_told_of_a_message_that_could_not_be_read() -> None:
