@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -34,9 +35,11 @@ class CpuSeconds:
     def _by_name(self) -> dict[str, float]:
         taken = {"gateway": self._taken(self._server)}
         for child in self._server.children(recursive=True):
-            line = " ".join(child.cmdline())
-            name = "sealers" if "sealer" in line else "jvm" if "java" in child.name() else "pipeline"
-            taken[name] = taken.get(name, 0.0) + self._taken(child)
+            # The JVM starts some that live only for a moment.
+            with suppress(psutil.Error):
+                line = " ".join(child.cmdline())
+                name = "sealers" if "sealer" in line else "jvm" if "java" in child.name() else "pipeline"
+                taken[name] = taken.get(name, 0.0) + self._taken(child)
         return taken
 
     @staticmethod
