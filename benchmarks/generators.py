@@ -42,8 +42,10 @@ class Generators:
         results = []
         for process in self._processes:
             assert process.stdout is not None
-            results.append(msgspec.json.decode(await process.stdout.readline(), type=Result))
-            await process.wait()
+            line = await process.stdout.readline()
+            if await process.wait() != 0 or not line:
+                raise RuntimeError(f"a load generator ended early. exit code={process.returncode}")
+            results.append(msgspec.json.decode(line, type=Result))
         return Result(
             changes=sum(r.changes for r in results),
             began_s=min(r.began_s for r in results),
