@@ -23,9 +23,6 @@ from mainstem.log.segments import SegmentBuilder
 from mainstem.model.errors import Corrupt, MainstemError
 from mainstem.runtime.lifetime import die_with_parent
 
-# Behind the gateway, but hardly behind a busy pipeline on a small machine: that waits for our segments.
-_NICE = 1
-
 
 def seal(request: SealRequest) -> None:
     """Write the segment and make it durable. It gets its name from whoever asked: names are given in log order."""
@@ -66,11 +63,11 @@ class _NoPandas(MetaPathFinder):
 
 
 def main() -> None:
-    """The child's life. Its only argument is the parent's process id."""
+    """The child's life. Its arguments are the parent's process id, and how far it stands back."""
     die_with_parent(int(sys.argv[1]))
     # Ctrl-C reaches the whole group; when to end is the parent's word.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICE)
+    os.nice(int(sys.argv[2]))
     # Rows are many short-lived values without cycles.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)

@@ -12,6 +12,9 @@ import msgspec
 from mainstem.model.errors import Corrupt, Overloaded
 
 _CLOSE_TIMEOUT_S = 5.0
+# Behind the gateway, but hardly behind a busy pipeline on a small machine: that waits for our segments.
+NICE = 1
+NICE_BESIDE = 10
 
 
 class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,8 @@ class SealerProcess:
 
     lanes = 1
 
-    def __init__(self) -> None:
+    def __init__(self, nice: int = NICE) -> None:
+        self._nice = nice
         self._process: Process | None = None
         self._lock_fd = -1
 
@@ -76,6 +80,7 @@ class SealerProcess:
             "-m",
             "mainstem.log.sealer",
             str(os.getpid()),
+            str(self._nice),
             stdin=PIPE,
             stdout=PIPE,
             # Another gateway must not open the log while this child can still write a segment.
@@ -138,7 +143,8 @@ class SealerProcesses:
     """Several children: the first from the start, each of the others once there is work for it."""
 
     def __init__(self, lanes: int) -> None:
-        self._children = [SealerProcess() for _ in range(lanes)]
+        # The others only take what nobody else wants: on a small machine they would be at the doors' expense.
+        self._children = [SealerProcess(NICE if lane == 0 else NICE_BESIDE) for lane in range(lanes)]
         self._idle = list(self._children)
 
     @property
