@@ -3,19 +3,16 @@
 import asyncio
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import ParamSpec
 
 import msgspec
 import rich_click as click
 
-from mainstem.app.analyst_cli import analyst
-from mainstem.app.catalog_cli import catalog
 from mainstem.app.config import load_config
-from mainstem.app.sync_cli import sync
-from mainstem.app.token_cli import key, token
 from mainstem.app.version import VERSION
 from mainstem.model import MainstemError
 
@@ -34,17 +31,34 @@ def _fails_in_one_line(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Main(click.RichGroup):
+    """Loads a command's module when that command is asked for: `serve` has two seconds to accept its first change."""
+
+    _MODULES: Mapping[str, str] = {
+        "analyst": "analyst_cli",
+        "catalog": "catalog_cli",
+        "key": "token_cli",
+        "sync": "sync_cli",
+        "token": "token_cli",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self._MODULES])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = self._MODULES.get(cmd_name)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(import_module(f"mainstem.app.{module}"), cmd_name)
+        return command
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="mainstem")
 def main() -> None:
     """Every change an application makes, on one durable log, into an open lakehouse."""
 
 
-main.add_command(analyst)
-main.add_command(catalog)
-main.add_command(sync)
-main.add_command(token)
-main.add_command(key)
 
 _token_option = click.option(
     "--token", envvar="MAINSTEM_TOKEN", help="A bearer token, where the server asks for one; or MAINSTEM_TOKEN."
