@@ -82,6 +82,9 @@ class Log:
         self._dropping = asyncio.Lock()
         self._closing = False
         self._is_sealing = False
+        # The files of a segment that may have its name already, though that is not durable yet: they stay together, or
+        # the next attempt's segment would overlap it.
+        self._naming: list[WalFile] = []
         self._seal_loop_task: asyncio.Task[None]
         self._rolls: set[asyncio.Future[str | None]] = set()
         self._flushes: list[tuple[LogPosition, asyncio.Future[None]]] = []
@@ -445,7 +448,9 @@ class Log:
                     continue
                 made.result()
                 making.popleft()
+                self._naming = files
                 self._on_segment(await asyncio.to_thread(self._name_segment, files), files)
+                self._naming = []
         finally:
             self._is_sealing = False
             # Whoever else wanted to wake us up while we waited in here.
@@ -485,6 +490,8 @@ class Log:
 
     def _next_files(self, making: Sequence[tuple[list[WalFile], object]]) -> list[WalFile]:
         """The files for the next segment; one beside others must be worth it."""
+        if self._naming and not making:
+            return self._naming
         files: list[WalFile] = []
         changes = size = 0
         for file in islice(self._unsealed, sum(len(taken) for taken, _ in making), None):

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.log import Log, LogSettings, SegmentInfo
+from mainstem.log.disk import OsDisk
 from mainstem.log.sealer import seal
 from mainstem.log.sealing import SealRequest
 from mainstem.model.batch import Admitted
@@ -182,6 +183,31 @@ async def test_what_was_made_beside_a_failure_is_made_again(tmp_path: Path) -> N
     sealer.broken = None
     await log.flush()
     assert [(one.first, one.last) for one in log.segments()] == [(1, 2), (3, 4)]
+    await log.close()
+
+
+class ForgetfulFolder(OsDisk):
+    """A real disk on which the names of one folder cannot be made durable."""
+
+    folder: Path | None = None
+
+    def sync_dir(self, path: Path) -> None:
+        if path == self.folder:
+            raise OSError(5, "Input/output error")
+        super().sync_dir(path)
+
+
+async def test_a_segment_whose_name_is_not_durable_is_not_made_again_with_more(tmp_path: Path) -> None:
+    disk = ForgetfulFolder()
+    log = await Log.open(quiet(tmp_path), sealer=InlineSealer(), disk=disk)
+    await log.append(batch(1))
+    disk.folder = tmp_path / "segments"
+    with pytest.raises(Overloaded, match="sealing failed"):
+        await log.flush()
+    disk.folder = None
+    await log.append(batch(2))
+    await log.flush()
+    assert [(one.first, one.last) for one in log.segments()] == [(1, 1), (2, 2)]
     await log.close()
 
 
