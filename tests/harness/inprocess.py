@@ -12,6 +12,7 @@ import uvicorn
 from mainstem.app.config import Config, PipelineConfig
 from mainstem.app.gateway import Gateway
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
+from mainstem.doors.ws_protocol import RawTextProtocol
 from mainstem.log.disk import Disk
 
 CONFIG = Config(pipeline=PipelineConfig(enabled=False))
@@ -31,7 +32,7 @@ async def gateway_on_socket(
     gateway = await Gateway.open(gateway_config, data, disk=disk)
     listener = socket.create_server(("127.0.0.1", 0))
     options = uvicorn.Config(
-        gateway.app(), lifespan="off", ws="websockets-sansio", ws_max_size=SERVER_FRAME_BYTES_MAX, log_config=None
+        gateway.app(), lifespan="off", ws=RawTextProtocol, ws_max_size=SERVER_FRAME_BYTES_MAX, log_config=None
     )
     server = _Server(options)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
