@@ -189,8 +189,8 @@ def _bytes_on_the_wire(report: Report) -> None:
 
 
 async def _the_servers_way(report: Report, server: ServerProcess, *, connections: int, seconds: float) -> None:
-    """From an edit to the sockets of everyone else: the check, the disk, the way out. Of the clients only a few read while
-    this is measured, so that the load takes nothing of the machine; the relay stands for what the sockets cost."""
+    """From an edit to the sockets of everyone else: the check, the disk, the way out. Only a few of the clients read
+    while this is measured, so the load takes nothing of the machine; the relay stands for what the sockets cost."""
     writers = max(1, connections // 10)
     plan = Plan(
         url=server.url,

@@ -40,8 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     # One reader in so many looks into what it is sent; the others only count bytes.
     sampled: int = 20
-    # Whether the others read at all before the end. Where they don't, the kernel keeps what they are sent (so let it not
-    # be too much), and this side costs next to nothing: what is left is the server's way.
+    # Whether the others read at all. Where they don't, the kernel keeps what they are sent (let it not be much), and
+    # this side costs next to nothing: what is left is the server's way.
     all_read: bool = True
 
 
