@@ -1,7 +1,7 @@
 """SIGKILL the gateway, the pipeline or both, at seeded random moments under load. DuckDB judges what is left.
 
-One table is in Delta, the others in Iceberg, so that every kill may meet the commits of both. What takes long is Spark's
-start: only every fifth kill waits for it, the others meet it on the way.
+One table is in Delta, the others in Iceberg, so that every kill may meet the commits of both. What takes long is
+Spark's start: only every fifth kill waits for it, the others meet it on the way.
 
 `make soak KILLS=200 SEED=5` runs the same for longer. A failure prints its seed.
 """

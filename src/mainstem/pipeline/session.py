@@ -58,7 +58,8 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def _java_options(settings: SessionSettings) -> list[str]:
+def java_options(settings: SessionSettings) -> list[str]:
+    """What Java is started with."""
     # On a few cores the concurrent collector takes what the tasks need: a large batch took a fifth less without it.
     options = ["-XX:+UseParallelGC"]
     if sys.platform == "linux":
@@ -77,7 +78,7 @@ def _java_options(settings: SessionSettings) -> list[str]:
 def _configuration(settings: SessionSettings) -> dict[str, str]:
     configuration = {
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(_java_options(settings)),
+        "spark.driver.extraJavaOptions": " ".join(java_options(settings)),
         "spark.jars": ",".join(settings.jars),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
