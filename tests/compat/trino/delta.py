@@ -32,6 +32,8 @@ def properties(metastore: str, files: Mapping[str, str]) -> dict[str, str]:
         "hive.metastore": "file",
         "hive.metastore.catalog.dir": metastore,
         "delta.register-table-procedure.enabled": "true",
+        # A folder has no conditional writes for Trino; nobody else writes while it does.
+        "delta.enable-non-concurrent-writes": "true",
         **files,
     }
 

@@ -86,6 +86,8 @@ class Transaction:
         self._log = log
         self._state = state
         self.schema: TableSchema = schema_of(state.metadata)
+        # The file of deletion vectors that this commit wrote.
+        self._vectors: str | None = None
         self._check_writable()
 
     @property
@@ -131,6 +133,8 @@ class Transaction:
             path = (action.get("add") or action.get("cdc") or {}).get("path")
             if path is not None and path not in old:
                 self._storage.delete(f"{self._log.table}/{unquote(path)}")
+        if self._vectors is not None:
+            self._storage.delete(self._vectors)
 
     def _described(self, metadata: Metadata) -> list[dict[str, Any]]:
         """The actions that say what the table is; rows of the same commit are already of the new kind."""
@@ -178,17 +182,13 @@ class Transaction:
             gone = rows | (deleted_rows(self._storage, table, file) or BitMap64())
             if len(gone) != row_count(file):
                 kept.append((file, gone))
-        descriptors = [vectors.inline(gone) for _, gone in kept]
-        large = [at for at, descriptor in enumerate(descriptors) if descriptor is None]
-        if large:
-            name = uuid.uuid4()
-            content, found = vectors.file_of((kept[at][1] for at in large), name)
-            self._storage.put_if_absent(f"{table}/deletion_vector_{name}.bin", content)
-            for at, descriptor in zip(large, found, strict=True):
-                descriptors[at] = descriptor
-        return [
-            _addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True) if descriptor
-        ]
+        if not kept:
+            return []
+        name = uuid.uuid4()
+        content, descriptors = vectors.file_of((gone for _, gone in kept), name)
+        self._vectors = f"{table}/deletion_vector_{name}.bin"
+        self._storage.put_if_absent(self._vectors, content)
+        return [_addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True)]
 
     def _rewritten(self, touched: list[tuple[AddFile, BitMap64]], now_ms: int) -> list[dict[str, Any]]:
         added = []
