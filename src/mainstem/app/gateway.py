@@ -100,7 +100,7 @@ class Gateway:
         self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        self.observer = Observer(self.catalog, log, clock, self.status)
+        self.observer = Observer(self.catalog, log, clock, self.status, lake.delta)
         self.observer.bounds = self._bounds
         tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)

@@ -108,7 +108,7 @@ def main() -> int:
                 {
                     "disk": properties(disk, None),
                     "s3": properties(objects, s3),
-                    "delta_disk": delta.properties((folder / "tables").as_uri(), files(None)),
+                    "delta_disk": delta.on_disk(folder),
                     "delta_s3": delta.properties(f"{s3.make_bucket('trino-tables')}/list", files(s3)),
                 },
             ) as trino,

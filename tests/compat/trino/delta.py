@@ -4,11 +4,12 @@ import base64
 import datetime as dt
 from collections.abc import Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from mainstem.client.delta import DeltaTable, Storage
+from mainstem.client.delta import DeltaTable, LocalStorage, Storage
 from mainstem.client.delta.engine import FILE, ROW
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
@@ -23,6 +24,11 @@ from tests.compat.test_delta_engines import FEATURES
 from tests.compat.trino.server import TrinoServer
 
 KEYS = 2_000
+
+
+def on_disk(folder: Path) -> dict[str, str]:
+    """A catalog over a folder of this machine, which is the root of Trino's own names."""
+    return properties("local:///tables", {"fs.native-local.enabled": "true", "local.location": str(folder)})
 
 
 def properties(metastore: str, files: Mapping[str, str]) -> dict[str, str]:
@@ -40,7 +46,7 @@ def properties(metastore: str, files: Mapping[str, str]) -> dict[str, str]:
 
 def check(trino: TrinoServer, lake: str, storage: Storage) -> list[str]:
     """Every feature of our writers, read by Trino; then Trino's own writes, read by us. Returns what was tried."""
-    trino.run(f"CREATE SCHEMA {lake}.ours WITH (location = '{_url(storage.uri('ours'))}')")
+    trino.run(f"CREATE SCHEMA {lake}.ours WITH (location = '{_url(storage, 'ours')}')")
     for make in FEATURES:
         table = DeltaTable(storage, make.__name__)
         make(table)
@@ -52,13 +58,16 @@ def check(trino: TrinoServer, lake: str, storage: Storage) -> list[str]:
     return [*(make.__name__ for make in FEATURES), "state", "history", "written on", "made by Trino"]
 
 
-def _url(uri: str) -> str:
-    return uri if "://" in uri else f"file://{uri}"
+def _url(storage: Storage, name: str) -> str:
+    """Where a table is, as Trino says it."""
+    if isinstance(storage, LocalStorage):
+        return f"local:///{storage.folder.name}/{name}"
+    return storage.uri(name)
 
 
 def _registered(trino: TrinoServer, lake: str, table: DeltaTable) -> str:
     name = table.name.replace("/", "_")
-    trino.run(f"CALL {lake}.system.register_table('ours', '{name}', '{_url(table.uri)}')")
+    trino.run(f"CALL {lake}.system.register_table('ours', '{name}', '{_url(table.storage, table.name)}')")
     return f"{lake}.ours.{name}"
 
 
@@ -167,9 +176,9 @@ def _written_on(trino: TrinoServer, lake: str, storage: Storage) -> None:
 def _made_by_trino(trino: TrinoServer, lake: str, storage: Storage) -> None:
     """A table of Trino's own: read, found in, upserted."""
     trino.run(
-        f"CREATE TABLE {lake}.ours.theirs WITH (location = '{_url(storage.uri('theirs'))}',"
+        f"CREATE TABLE {lake}.ours.theirs WITH (location = '{_url(storage, 'theirs')}',"
         " partitioned_by = ARRAY['p'], change_data_feed_enabled = true) AS"
-        " SELECT n, 'row ' || CAST(n AS varchar) AS s, DATE '2026-01-01' AS d, TIMESTAMP '2026-01-01 12:00:00 UTC' AS t,"
+        " SELECT n, 'row ' || CAST(n AS varchar) AS s, TIMESTAMP '2026-01-01 12:00:00 UTC' AS t,"
         " CAST(n AS decimal(12, 2)) AS m, CAST(ROW(n, 'x') AS ROW(a integer, b varchar)) AS o, n % 3 AS p"
         " FROM UNNEST(sequence(1, 300)) AS q(n)"
     )

@@ -56,7 +56,8 @@ OTHER_WAYS: tuple[dict[str, Any], ...] = ({"_id": 7}, {"s": {"$gte": "00500"}}, 
 @pytest.mark.parametrize("filter", FILTERS, ids=str)
 def test_ranges_are_read_by_groups(table: DeltaTable, filter: dict[str, Any]) -> None:
     found = table.find(filter)
-    assert chosen_groups(table._engine.footers, [f"t/{file.path}" for file in found.files], found._predicate, found.schema)
+    paths = [f"t/{file.path}" for file in found.files]
+    assert chosen_groups(table._engine.footers, paths, found._predicate, found.schema)
     check(table, filter)
 
 

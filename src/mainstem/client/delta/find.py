@@ -150,30 +150,38 @@ class Find:
     def _groups(self) -> pa.Table | None:
         """Most rows of a few row groups, by Arrow. None where DuckDB is better at it, or has to do it."""
         asked = self._question
-        if self._sort or asked.limit is not None or asked.skip or self._predicate == YES or not self._output:
-            return None
-        stored = [self.schema.fields[name] for name in {*self._output, *columns_in(self._predicate)}]
-        if any(field.name in self.schema.partition_by or field.physical != field.name for field in stored):
-            return None
-        if any(file.deletionVector is not None for file in self.files):
-            return None
-        if not is_exact(self._node, self.schema.columns, self._predicate):
+        if self._sort or asked.limit is not None or asked.skip or not self._is_plain:
             return None
         import duckdb
 
+        stored = [self.schema.fields[name] for name in {*self._output, *columns_in(self._predicate)}]
         paths = [data_path(self._table, file) for file in self.files]
         storage = self._engine.storage
         try:
             chosen = chosen_groups(self._engine.footers, paths, self._predicate, self.schema)
-            if chosen is None:
-                return None
-            with self._engine.cursor() as cursor:
-                if not self._engine.shapes.are_as_stated(cursor, [storage.uri(path) for path in chosen], stored):
-                    return None
-            return read_groups(storage, chosen, self._predicate, self._output, self._arrow_schema)
+            if chosen is not None:
+                with self._engine.cursor() as cursor:
+                    uris = [storage.uri(path) for path in chosen]
+                    alike = self._engine.shapes.are_as_stated(cursor, uris, stored)
+                if alike:
+                    return read_groups(storage, chosen, self._predicate, self._output, self._arrow_schema)
         except (pa.ArrowException, OSError, duckdb.Error):
             # The other way says what is wrong, and with which file.
-            return None
+            pass
+        return None
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether files hold just the rows and columns that are asked for, and the predicate says which of them."""
+        names = {*self._output, *columns_in(self._predicate)}
+        return (
+            bool(self._output)
+            and self._predicate != YES
+            and all(self.schema.fields[name].physical == name for name in names)
+            and names.isdisjoint(self.schema.partition_by)
+            and all(file.deletionVector is None for file in self.files)
+            and is_exact(self._node, self.schema.columns, self._predicate)
+        )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in Arrow, batch after batch, without holding them all. Sorts only by plain columns."""

@@ -52,6 +52,7 @@ class AddFile(msgspec.Struct, frozen=True):
 
 class _Removed(msgspec.Struct, frozen=True):
     path: str
+    size: int | None = None
     deletionVector: Descriptor | None = None  # noqa: N815
 
 
@@ -149,6 +150,11 @@ class DeltaLog:
         if not 0 <= version <= newest.version:
             raise NotFound(f"no such version. table={self.table} expected=0..{newest.version} got={version}")
         return self._load(version)
+
+    def actions(self, version: int) -> list[Action]:
+        """What one commit says. Raises NotFound where it is not in the log, or no longer."""
+        path = self.commit_path(version)
+        return list(self._actions(self.storage.read(path), path))
 
     def forget(self) -> None:
         """Read everything anew the next time: someone else may have rewritten the log."""

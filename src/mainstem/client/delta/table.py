@@ -22,6 +22,7 @@ from mainstem.client.delta.log import DeltaLog, State
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import documents_of, table_of
 from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
+from mainstem.client.delta.shredding import SHREDDING, shreds
 from mainstem.client.delta.snapshot import Filter, Snapshot
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
@@ -136,13 +137,19 @@ class DeltaTable:
         *,
         partition_by: Sequence[str] = (),
         variants: Sequence[str] = (),
+        shredded: bool = False,
         deletion_vectors: bool = False,
         change_feed: bool = False,
         append_only: bool = False,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make an empty table. One that is there already is left as it is."""
+        """Make an empty table. One that is there already is left as it is.
+
+        `shredded`: fields that many Variants share are columns of their own in the files. Spark then reads a path
+        faster and files are smaller, but delta-rs does not read the table, nor does what needs it here.
+        """
         configuration = dict(properties or {})
+        configuration |= {SHREDDING: "true"} if shredded else {}
         configuration |= {VECTORS: "true"} if deletion_vectors else {}
         configuration |= {CHANGE_FEED: "true"} if change_feed else {}
         configuration |= {"delta.appendOnly": "true"} if append_only else {}
@@ -394,7 +401,8 @@ class DeltaTable:
 
     def _committed(self, writer: Transaction, change: Replacement, about: Commit, counts: Changed) -> Changed:
         version = writer.commit(change, about, self._clock.now_ms())
-        if (version + 1) % self._checkpoint_interval(writer.schema) == 0:
+        # delta-rs has no part in tables whose Variants are shredded; Spark makes their checkpoints.
+        if (version + 1) % self._checkpoint_interval(writer.schema) == 0 and not shreds(writer.schema):
             self.checkpoint()
         return counts.at(version)
 

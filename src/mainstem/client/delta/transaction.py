@@ -23,6 +23,7 @@ from mainstem.client.delta.engine import FILE, ROW, Engine, Source, deleted_rows
 from mainstem.client.delta.errors import VersionMismatchError
 from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
 from mainstem.client.delta.schema import TableSchema, schema_of
+from mainstem.client.delta.shredding import FEATURE, shreds
 from mainstem.client.delta.zones import row_count
 from mainstem.model.errors import Conflict, Invalid
 
@@ -103,6 +104,8 @@ class Transaction:
             actions.append({"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}})
         if change.metadata is not None:
             actions += self._described(change.metadata)
+        elif missing := _features_of(self._state.metadata) - set(self._state.protocol.writerFeatures or ()):
+            actions.append({"protocol": _upgraded(self._state.protocol, missing)})
         if change.places.num_rows:
             if self.schema.has("delta.appendOnly"):
                 raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
@@ -242,7 +245,8 @@ def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
 
 def _features_of(metadata: Metadata) -> set[str]:
     features = {"timestampNtz": '"timestamp_ntz"', "variantType": '"variant"'}
-    return {feature for feature, mark in features.items() if mark in metadata.schemaString}
+    found = {feature for feature, mark in features.items() if mark in metadata.schemaString}
+    return found | ({FEATURE} if shreds(schema_of(metadata)) else set())
 
 
 def _upgraded(protocol: Protocol, features: set[str]) -> dict[str, Any]:
