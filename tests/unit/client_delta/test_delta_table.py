@@ -16,6 +16,7 @@ import pytest
 from bson.objectid import ObjectId
 
 from mainstem.client.delta import AsyncDeltaTable, DeltaTable, Storage, VersionMismatchError, create_storage, find
+from mainstem.client.delta.vacuum import RETENTION
 from mainstem.client.delta.vectors import encode85
 from mainstem.documents import matches
 from mainstem.model.errors import Invalid, NotFound
@@ -355,3 +356,24 @@ def test_vectors_in_the_log_are_read_and_ours_are_in_files(tmp_path: Path) -> No
     assert sorted(theirs["_id"].to_pylist()) == left
     again.delete({"_id": 4})
     assert len(again.query()) == 97
+
+
+def test_vacuum_keeps_the_vectors_that_are_in_use_and_takes_the_others(tmp_path: Path) -> None:
+    storage = create_storage(str(tmp_path))
+    table = DeltaTable(storage, "t")
+    table.write([{"_id": n, "p": n % 2} for n in range(100)], partition_by=["p"],
+                properties={"delta.enableDeletionVectors": "true", RETENTION: "interval 0 hours"})  # fmt: skip
+    table.delete({"_id": 3})
+    (first,) = (tmp_path / "t").glob("*.bin")
+    table.delete({"_id": 5})
+    DeltaTable(storage, "t/inner").write([{"_id": 1}])
+    stray = tmp_path / "t" / "p=0" / "stray.parquet"
+    stray.write_bytes(b"of a writer that died")
+    inner = DeltaTable(storage, "t/inner").snapshot().file_uris()
+    assert sorted(table.vacuum()) == sorted([first.name, "p=0/stray.parquet"])
+    table.vacuum(dry_run=False)
+    assert not first.exists() and not stray.exists() and all(Path(uri).exists() for uri in inner)
+    again = DeltaTable(create_storage(str(tmp_path)), "t")
+    assert sorted(row["_id"] for row in again.query()) == [n for n in range(100) if n not in (3, 5)]
+    with pytest.raises(Invalid, match="keeps more"):
+        DeltaTable(storage, "t/inner").vacuum(retention_hours=1)

@@ -26,6 +26,7 @@ from mainstem.client.delta.shredding import SHREDDING, shreds
 from mainstem.client.delta.snapshot import Filter, Snapshot
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
+from mainstem.client.delta.vacuum import retention_s, unneeded
 from mainstem.documents import parse_update
 from mainstem.model.errors import Invalid, NotFound
 from mainstem.runtime.clock import Clock, SystemClock
@@ -328,9 +329,18 @@ class DeltaTable:
         """The files that no version within the retention needs; removed only with `dry_run=False`.
 
         A retention below the table's own (a week, unless set) is refused: readers of old versions would fail.
+        Files that never were in a version count too, once they are that old.
         """
-        with delta_errors(self.name):
-            return list(self.delta_rs().vacuum(retention_hours, dry_run=dry_run))
+        kept_s = retention_s(self._log.newest().metadata.configuration)
+        wanted_s = kept_s if retention_hours is None else retention_hours * 3600
+        if wanted_s < kept_s:
+            raise Invalid(f"the table keeps more. table={self.name} expected=at least {kept_s / 3600} hours")
+        found = unneeded(self._log, self._clock.now_ms() - wanted_s * 1000)
+        paths = [*found.expired, *found.orphans]
+        if not dry_run:
+            for path in paths:
+                self.storage.delete(path)
+        return [path.removeprefix(f"{self.name}/") for path in paths]
 
     def restore(self, at: int | dt.datetime) -> int:
         """Make the table what it was, as a new version."""
