@@ -22,11 +22,9 @@ from mainstem.client.delta.vacuum import unneeded
 from mainstem.client.delta.zones import row_count
 from mainstem.model.names import TableName
 from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable
+from mainstem.pipeline.steps import Done, OnProgress, run_steps
 from mainstem.pipeline.turns import Turns
 from mainstem.tables.maintenance import FileFacts, Group, MaintenanceSettings, Step, for_table, matches, plan_groups
-
-Done = dict[str, int]
-OnProgress = Callable[[Step, Mapping[str, int]], None]
 
 
 class DeltaMaintenance:
@@ -54,25 +52,14 @@ class DeltaMaintenance:
     ) -> dict[str, Done]:
         """Do the steps to one physical table. `changes` are settings of this run alone."""
         settings = msgspec.structs.replace(for_table(self._settings, table.properties), **changes)
-        results: dict[str, Done] = {}
-        for step in [step for step in Step if step in steps]:
-            if not go_on():
-                break
-            match step:
-                case Step.COMPACT:
-                    results[step] = self._compact(table, settings, partitions)
-                case Step.DELETES:
-                    results[step] = self._fold(table, settings, partitions, go_on)
-                case Step.MANIFESTS:
-                    results[step] = {"manifests_read": 0, "manifests_written": 0}
-                case Step.EXPIRE:
-                    gone = self._vacuum(table, settings.snapshot_age_s)
-                    results[step] = {"data_files": gone}
-                case Step.ORPHANS:
-                    gone = self._vacuum(table, settings.orphan_age_s, orphans=True, dry_run=dry_run)
-                    results[step] = {"files": gone}
-            on_progress(step, results[step])
-        return results
+        work: dict[Step, Callable[[], Done]] = {
+            Step.COMPACT: lambda: self._compact(table, settings, partitions),
+            Step.DELETES: lambda: self._fold(table, settings, partitions, go_on),
+            Step.MANIFESTS: lambda: {"manifests_read": 0, "manifests_written": 0},
+            Step.EXPIRE: lambda: {"data_files": self._vacuum(table, settings.snapshot_age_s)},
+            Step.ORPHANS: lambda: {"files": self._vacuum(table, settings.orphan_age_s, orphans=True, dry_run=dry_run)},
+        }
+        return run_steps(steps, work, on_progress, go_on)
 
     def _turn(self, table: DeltaLakeTable) -> AbstractContextManager[object]:
         # Rows are only ever added to a history, which no rewriting minds.

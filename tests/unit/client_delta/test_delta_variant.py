@@ -93,7 +93,7 @@ SHAPES: list[Any] = [
 
 def test_shredded_variants_are_the_same_values(tmp_path: Path) -> None:
     storage = create_storage(str(tmp_path))
-    found = {}
+    found: dict[bool, DeltaTable] = {}
     for shredded in (False, True):
         table = DeltaTable(storage, f"shredded-{shredded}")
         two = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
@@ -105,8 +105,8 @@ def test_shredded_variants_are_the_same_values(tmp_path: Path) -> None:
         table.delete({"v.city": "city 3"})
         table.upsert([{"_id": 5, "v": {"new": [None]}}])
         found[shredded] = table
-    plain, shredded = (sorted(found[each].query(), key=lambda row: row["_id"]) for each in (False, True))
-    assert shredded == plain
+    plain, apart = (sorted(found[each].query(), key=lambda row: row["_id"]) for each in (False, True))
+    assert apart == plain
     assert [row["_id"] for row in found[True].query({"v.a.b": {"$gte": 190}})] == [
         row["_id"] for row in found[False].query({"v.a.b": {"$gte": 190}})
     ] != []

@@ -6,7 +6,7 @@ and what replaces rows (upsert, update, delete) through `transaction`, so that a
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import deltalake
@@ -19,11 +19,12 @@ from mainstem.client.delta.engine import engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question
 from mainstem.client.delta.log import DeltaLog, State
+from mainstem.client.delta.queries import Filter, Queryable
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import documents_of, table_of
 from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
 from mainstem.client.delta.shredding import SHREDDING, shreds
-from mainstem.client.delta.snapshot import Filter, Snapshot
+from mainstem.client.delta.snapshot import Snapshot
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
 from mainstem.client.delta.vacuum import retention_s, unneeded
@@ -38,7 +39,7 @@ _T = TypeVar("_T")
 _NOTHING = pa.table({"file_index": pa.array([], pa.int64()), "file_row_number": pa.array([], pa.int64())})
 
 
-class DeltaTable:
+class DeltaTable(Queryable):
     """A table in a storage. It comes into being with `create` or the first `write`."""
 
     def __init__(self, storage: Storage | str | None, name: str, *, clock: Clock | None = None) -> None:
@@ -82,21 +83,8 @@ class DeltaTable:
         state = self._log.newest() if at is None else self._log.at(at)
         return Snapshot(self.storage, self.name, state)
 
-    def find(self, filter: Filter | None = None, **options: Any) -> Find:
-        """A query on the newest version, not yet run. Options as for `Snapshot.find`."""
-        return self.snapshot().find(filter, **options)
-
-    def query(self, filter: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
-        """The matching rows as documents."""
-        return self.find(filter, **options).rows()
-
-    def query_arrow(self, filter: Filter | None = None, **options: Any) -> pa.Table:
-        """The matching rows in Arrow."""
-        return self.find(filter, **options).arrow()
-
-    def query_batches(self, filter: Filter | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
-        """The matching rows in Arrow, batch by batch."""
-        return self.find(filter, **options).batches()
+    def _asked(self, question: Question) -> Find:
+        return Find(self._engine, self.name, self._log.newest(), question)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The commits that the log still has, newest first."""

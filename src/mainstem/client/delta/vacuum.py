@@ -50,7 +50,8 @@ def unneeded(log: DeltaLog, before_ms: int) -> Unneeded:
         known |= of_it
         if removed.deletionTimestamp is None or removed.deletionTimestamp >= before_ms:
             needed |= of_it
-    expired, orphans = [], []
+    expired: list[str] = []
+    orphans: list[str] = []
     for path in _old_files(log, before_ms):
         if path in needed:
             continue
