@@ -13,12 +13,12 @@ import deltalake
 import pyarrow as pa
 
 from mainstem.client.backoff import Backoff
-from mainstem.client.delta import replacing
+from mainstem.client.delta import creating, replacing
 from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
 from mainstem.client.delta.engine import engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question
-from mainstem.client.delta.log import DeltaLog, State
+from mainstem.client.delta.log import DeltaLog, Metadata, State
 from mainstem.client.delta.queries import Filter, Queryable
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import documents_of, table_of
@@ -29,7 +29,7 @@ from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
 from mainstem.client.delta.vacuum import retention_s, unneeded
 from mainstem.documents import parse_update
-from mainstem.model.errors import Invalid, NotFound
+from mainstem.model.errors import Conflict, Invalid, NotFound
 from mainstem.runtime.clock import Clock, SystemClock
 
 # How often a write that lost is done again on what the winner left.
@@ -142,6 +142,13 @@ class DeltaTable(Queryable):
         configuration |= {VECTORS: "true"} if deletion_vectors else {}
         configuration |= {CHANGE_FEED: "true"} if change_feed else {}
         configuration |= {"delta.appendOnly": "true"} if append_only else {}
+        if creating.is_plain(configuration):
+            try:
+                self._create(creating.described(schema, partition_by, variants, configuration), None, _CREATED)
+            except VersionMismatchError:
+                # Somebody's table is there.
+                pass
+            return
         with delta_errors(self.name):
             deltalake.DeltaTable.create(
                 self.uri,
@@ -206,6 +213,10 @@ class DeltaTable(Queryable):
             if state is None and variants:
                 self.create(rows.schema, partition_by=partition_by, variants=variants, properties=properties)
                 return attempt()
+            if state is None and creating.is_plain(properties or {}):
+                made = creating.described(rows.schema, partition_by, (), properties or {})
+                about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
+                return self._create(made, rows, about)
             if schema is not None and mode == "append" and (expected_version is not None or _has_variants(schema)):
                 about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
                 return self._append(rows, about, evolve=evolve, expected_version=expected_version)
@@ -389,6 +400,15 @@ class DeltaTable(Queryable):
                 time.sleep(backoff.next_s())
         raise AssertionError("unreachable")
 
+    def _create(self, metadata: Metadata, rows: pa.Table | None, about: Commit) -> int:
+        if self.exists():
+            raise VersionMismatchError(self.name, expected=None, got=self.version)
+        try:
+            creating.create(self._log, metadata, rows, about, self._clock.now_ms())
+        except Conflict as error:
+            raise VersionMismatchError(self.name, expected=None, got=0) from error
+        return 0
+
     def _append(self, rows: pa.Table, about: Commit, *, evolve: bool, expected_version: int | None) -> int:
         state = self._state(expected_version)
         if evolve:
@@ -463,6 +483,7 @@ class DeltaTable(Queryable):
 
 
 _CONSTRAINT = "delta.constraints."
+_CREATED = Commit("CREATE TABLE")
 # delta-rs's own row groups have a million rows, which leaves zone maps little to skip.
 _WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
 

@@ -99,13 +99,13 @@ class Transaction:
     def commit(self, change: Replacement, about: Commit, now_ms: int) -> int:
         """Write everything, then the next version. Raises VersionMismatchError where someone else has it already."""
         table = self._log.table
-        actions: list[dict[str, Any]] = [_commit_info(self._state, about, now_ms)]
+        actions: list[dict[str, Any]] = [commit_info(self._state, about, now_ms)]
         for app, progress in about.transactions.items():
             actions.append({"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}})
         if change.metadata is not None:
             actions += self._described(change.metadata)
-        elif missing := _features_of(self._state.metadata) - set(self._state.protocol.writerFeatures or ()):
-            actions.append({"protocol": _upgraded(self._state.protocol, missing)})
+        elif shreds(self.schema) and not {FEATURE, "variantShredding"} & set(self._state.protocol.writerFeatures or ()):
+            actions.append({"protocol": _upgraded(self._state.protocol, {FEATURE})})
         if change.places.num_rows:
             if self.schema.has("delta.appendOnly"):
                 raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
@@ -114,7 +114,7 @@ class Transaction:
             {"remove": {**_removal(file, now_ms), "dataChange": not change.moved}} for file in change.dropped
         ]
         if change.rows is not None and change.rows.num_rows:
-            rows = self._fitted(change.rows)
+            rows = fitted(change.rows, self.schema)
             added = write_files(self._storage, table, self.schema, rows, now_ms)
             actions += [{"add": {**add, "dataChange": not change.moved}} for add in added]
         if change.feed is not None and change.feed.num_rows:
@@ -142,26 +142,11 @@ class Transaction:
     def _described(self, metadata: Metadata) -> list[dict[str, Any]]:
         """The actions that say what the table is; rows of the same commit are already of the new kind."""
         self.schema = schema_of(metadata)
-        stated = msgspec.to_builtins(metadata) | {"format": {"provider": "parquet", "options": {}}}
-        actions: list[dict[str, Any]] = [{"metaData": stated}]
-        needed = _features_of(metadata) - set(self._state.protocol.writerFeatures or ())
+        actions: list[dict[str, Any]] = [{"metaData": stated(metadata)}]
+        needed = features_of(metadata) - set(self._state.protocol.writerFeatures or ())
         if needed:
             actions.insert(0, {"protocol": _upgraded(self._state.protocol, needed)})
         return actions
-
-    def _fitted(self, rows: pa.Table) -> pa.Table:
-        """All columns of the table, in its order and types."""
-        unknown = [name for name in rows.column_names if name not in self.schema.fields]
-        if unknown:
-            raise Invalid(f"columns that the table does not have. got={unknown}", reason="schema")
-        columns = []
-        for name, of in self.schema.fields.items():
-            present = name in rows.column_names
-            column = rows[name].cast(of.type) if present else pa.nulls(rows.num_rows, of.type)
-            if not of.nullable and column.null_count:
-                raise Invalid(f"a column may not be null. column={name}", reason="constraint")
-            columns.append(column)
-        return pa.table(columns, schema=pa.schema([(name, of.type) for name, of in self.schema.fields.items()]))
 
     def _without(self, change: Replacement, now_ms: int) -> list[dict[str, Any]]:
         """The actions that take rows out of their files."""
@@ -205,7 +190,7 @@ class Transaction:
                     f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names, places=True)}"
                     f" ANTI JOIN leaving USING ({ROW})"
                 ).to_arrow_table()
-            added += write_files(self._storage, table, self.schema, self._fitted(left), now_ms)
+            added += write_files(self._storage, table, self.schema, fitted(left, self.schema), now_ms)
         return added
 
     def _check_writable(self) -> None:
@@ -227,15 +212,31 @@ class Transaction:
             )
 
 
-def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
+def fitted(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """All columns of the table, in its order and types."""
+    unknown = [name for name in rows.column_names if name not in schema.fields]
+    if unknown:
+        raise Invalid(f"columns that the table does not have. got={unknown}", reason="schema")
+    columns = []
+    for name, of in schema.fields.items():
+        present = name in rows.column_names
+        column = rows[name].cast(of.type) if present else pa.nulls(rows.num_rows, of.type)
+        if not of.nullable and column.null_count:
+            raise Invalid(f"a column may not be null. column={name}", reason="constraint")
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema([(name, of.type) for name, of in schema.fields.items()]))
+
+
+def commit_info(state: State | None, about: Commit, now_ms: int) -> dict[str, Any]:
+    """What a commit says of itself; without a state it is the first."""
     return {
         "commitInfo": {
             **about.metadata,
             "timestamp": now_ms,
             "operation": about.operation,
             "operationParameters": dict(about.parameters),
-            "readVersion": state.version,
-            "isBlindAppend": False,
+            **({} if state is None else {"readVersion": state.version}),
+            "isBlindAppend": state is None,
             "engineInfo": "mainstem",
             # Makes the commit unlike every other one, so that a writer can tell its own.
             "txnId": str(uuid.uuid4()),
@@ -243,7 +244,13 @@ def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _features_of(metadata: Metadata) -> set[str]:
+def stated(metadata: Metadata) -> dict[str, Any]:
+    """What a table is, as an action of the log says it."""
+    return {**msgspec.to_builtins(metadata), "format": {"provider": "parquet", "options": {}}}
+
+
+def features_of(metadata: Metadata) -> set[str]:
+    """The features that readers and writers must know, for what the columns are."""
     features = {"timestampNtz": '"timestamp_ntz"', "variantType": '"variant"'}
     found = {feature for feature, mark in features.items() if mark in metadata.schemaString}
     return found | ({FEATURE} if shreds(schema_of(metadata)) else set())
