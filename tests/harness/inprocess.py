@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import uvicorn
 
 from mainstem.app.config import Config, PipelineConfig
 from mainstem.app.gateway import Gateway
+from mainstem.doors.http_quick import QuickProtocol
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
 from mainstem.log.disk import Disk
 
@@ -25,13 +26,24 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def gateway_on_socket(
-    data: Path, disk: Disk | None = None, gateway_config: Config = CONFIG
+    data: Path,
+    disk: Disk | None = None,
+    gateway_config: Config = CONFIG,
+    around: Callable[[Any], Any] = lambda app: app,
 ) -> AsyncIterator[tuple[Gateway, str]]:
-    """The gateway and its WebSocket URL. Loopback is a trusted proxy, so X-Forwarded-For names any client address."""
+    """The gateway and its WebSocket URL. Loopback is a trusted proxy, so X-Forwarded-For names any client address.
+
+    `around` puts something of the test's own around the application.
+    """
     gateway = await Gateway.open(gateway_config, data, disk=disk)
     listener = socket.create_server(("127.0.0.1", 0))
     options = uvicorn.Config(
-        gateway.app(), lifespan="off", ws="websockets-sansio", ws_max_size=SERVER_FRAME_BYTES_MAX, log_config=None
+        around(gateway.app()),
+        lifespan="off",
+        http=QuickProtocol,
+        ws="websockets-sansio",
+        ws_max_size=SERVER_FRAME_BYTES_MAX,
+        log_config=None,
     )
     server = _Server(options)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -41,7 +41,7 @@ from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.compaction import compaction_router
 from mainstem.doors.config import config_router
 from mainstem.doors.console import console_router, openapi_config, sign_in, sign_in_policy
-from mainstem.doors.http_rates import limited
+from mainstem.doors.http_rates import Limited
 from mainstem.doors.insight import insight_router
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.refusals import failed, refused
@@ -157,8 +157,9 @@ class Gateway:
 
     def app(self) -> ASGIApp:
         """The application that a server runs: limits, the gate, the doors that need no framework, then the rest."""
+        catalog = CatalogDoor(self.catalog)
         gate = AuthGate(
-            self.sync.door.before(before(self.routes(), CatalogDoor(self.catalog))),
+            self.sync.door.before(before(self.routes(), catalog)),
             self.authenticator,
             self._clock,
             fallback=self._catalog_client,
@@ -167,9 +168,10 @@ class Gateway:
             sign_in=sign_in,
             sign_in_policy=sign_in_policy(),
             refuses_itself=self.sync.door.is_ours,
+            find=catalog.at_hand,
         )
         self.refused = gate.refused
-        return limited(gate, self.rates, self._clock)
+        return Limited(gate, self.rates, self._clock, find=gate.at_hand)
 
     def _catalog_client(self, path: str, token: str) -> Principal | None:
         """Whoever has a token that the catalog gave out, on the catalog's own paths."""

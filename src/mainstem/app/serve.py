@@ -24,6 +24,7 @@ from mainstem.app.gateway import Gateway
 from mainstem.app.objectstore import delta_url, spark_properties
 from mainstem.app.pipeline import STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.supervisor import Supervisor
+from mainstem.doors.http_quick import QuickProtocol
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
@@ -190,6 +191,7 @@ class _Server(uvicorn.Server):
                 ssl_certfile=(tls and tls.tls_cert) or None,
                 ssl_keyfile=(tls and tls.tls_key) or None,
                 lifespan="off",
+                http=QuickProtocol,
                 ws="websockets-sansio",
                 ws_max_size=SERVER_FRAME_BYTES_MAX,
                 # For those who ask for it; it costs some memory per connection that does.

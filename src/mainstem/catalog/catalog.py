@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mainstem.catalog import requirements as requirement_rules
 from mainstem.catalog import updates as update_rules
-from mainstem.catalog.access import Access, Grant
+from mainstem.catalog.access import Access
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
 from mainstem.catalog.fence import check_fence, covered_position
@@ -65,6 +65,16 @@ class Loaded:
 
     metadata_location: str | None
     stored: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """A table's metadata file as it stands, for whoever passes it on unread."""
+
+    metadata_location: str | None
+    # The table's folder.
+    location: str
+    raw: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +271,15 @@ class Catalog:
         pointer = self._existing(ident)
         return Loaded(pointer.metadata_location, self._current(pointer))
 
+    def load_file(self, ident: TableIdent) -> LoadedFile:
+        """The current metadata of a table, as bytes."""
+        pointer = self._existing(ident)
+        try:
+            raw = self._documents.read_raw(pointer.metadata_location)
+        except Invalid as error:
+            raise _corrupt(pointer, error) from error
+        return LoadedFile(pointer.metadata_location, pointer.location, raw)
+
     @property
     def is_embedded(self) -> bool:
         """Whether the store says what is current at once, without a network."""
@@ -343,10 +362,6 @@ class Catalog:
     def location(self, ident: TableIdent) -> str:
         """The folder of a table."""
         return self._existing(ident).location
-
-    def grant(self, loaded: Loaded, asked: str | None) -> Grant:
-        """What a client is given to reach the files of a table that it loaded."""
-        return self.access.grant(loaded.stored.document["location"], asked)
 
     def sign(
         self,
@@ -536,7 +551,7 @@ class Catalog:
         try:
             return self._documents.read(pointer.metadata_location)
         except Invalid as error:
-            raise Corrupt(f"table metadata cannot be read. got={error}", place=pointer.metadata_location) from error
+            raise _corrupt(pointer, error) from error
 
     def _first_document(self, ident: TableIdent, new: NewTable) -> Document:
         self._store.namespace_properties(ident.namespace)
@@ -572,3 +587,7 @@ class Catalog:
 
 def _pointer(document: Document, location: str) -> Pointer:
     return Pointer(location, document["location"], current_snapshot_id(document), covered_position(document))
+
+
+def _corrupt(pointer: Pointer, error: Invalid) -> Corrupt:
+    return Corrupt(f"table metadata cannot be read. got={error}", place=pointer.metadata_location)

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ CACHE_BYTES_MAX = 32 * 1024 * 1024
 GROWING = frozenset({"snapshots", "snapshot-log"})
 
 Buffer = bytes | memoryview
+T = TypeVar("T")
 
 _VERSION = re.compile(r"(?:^|/)v?(\d+)[-.][^/]*$")
 
@@ -36,6 +38,20 @@ class Stored:
     document: Document
     raw: bytes
     spans: dict[str, tuple[int, int]] | None = None
+
+
+class _Outline(msgspec.Struct, gc=False):
+    """What makes bytes a metadata file, in a form that skips over all the rest of it."""
+
+    format_version: Annotated[int, msgspec.Meta(ge=1)] = msgspec.field(name="format-version")
+    location: str
+
+
+def _decode(raw: bytes, location: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"metadata is not JSON. expected=a metadata file got={error} at {location}") from error
 
 
 def prepare_table(document: object, place: str) -> Document:
@@ -66,20 +82,28 @@ class Documents:
 
     def read(self, location: str) -> Stored:
         """The document at a location. Raises `NotFound` where there is none, or no longer."""
+        if (stored := self._cached(location)) is not None:
+            return stored
+        raw = self._files.read(location)
+        stored = Stored(self._prepare(_decode(raw, location, object), location), raw)
+        self._keep(location, stored)
+        return stored
+
+    def read_raw(self, location: str) -> bytes:
+        """The bytes of a document, looked through and not read: most loads pass them on. Raises as `read` does."""
+        if (stored := self._cached(location)) is not None:
+            return stored.raw
+        raw = self._files.read(location)
+        _decode(raw, location, _Outline)
+        return raw
+
+    def _cached(self, location: str) -> Stored | None:
         with self._lock:
             if (stored := self._cache.get(location)) is not None:
                 self._cache.move_to_end(location)
         if stored is not None:
             # A table whose metadata went away is broken for every other engine: say so now, not after a restart.
             self._files.check_present(location)
-            return stored
-        raw = self._files.read(location)
-        try:
-            document = msgspec.json.decode(raw)
-        except msgspec.DecodeError as error:
-            raise Invalid(f"metadata is not JSON. expected=a metadata file got={error} at {location}") from error
-        stored = Stored(self._prepare(document, location), raw)
-        self._keep(location, stored)
         return stored
 
     def write(self, location: str, document: Document, base: Stored | None = None) -> Stored:

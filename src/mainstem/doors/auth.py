@@ -18,9 +18,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from mainstem.admission import ANYONE, Authenticator, Principal, Unauthenticated
+from mainstem.doors.at_hand import AtHand, FindAtHand, nothing_at_hand
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync.frames import BEARER_PREFIX
 
@@ -54,8 +55,10 @@ class AuthGate:
         sign_in_policy: bytes = b"default-src 'none'",
         is_cross_origin: Callable[[str], bool] = lambda path: False,
         refuses_itself: Callable[[str], bool] = lambda path: False,
+        find: FindAtHand = nothing_at_hand,
     ) -> None:
         self._app = app
+        self._find = find
         self._authenticator = authenticator
         self._clock = clock
         self._fallback = fallback
@@ -93,6 +96,16 @@ class AuthGate:
         if kind == "websocket" and principal.expires_s is not None:
             receive = self._until_expired(principal.expires_s, receive, send)
         await self._app(scope, receive, send)
+
+    def at_hand(self, scope: HTTPScope) -> AtHand | None:
+        """An answer that needs no request, for whoever may have it."""
+        try:
+            principal = self._principal(scope)
+        except Unauthenticated:
+            return None
+        scope["auth"] = principal
+        scope["user"] = principal.sub
+        return self._find(scope)
 
     def _principal(self, scope: Scope) -> Principal:
         token = _token(scope)

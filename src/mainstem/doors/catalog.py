@@ -7,7 +7,7 @@ own below `/v1`: half of the time of a load went into the framework's request an
 
 import logging
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import anyio
 from anyio import to_thread
@@ -16,10 +16,11 @@ from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
 from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
 
-from mainstem.admission import Role
-from mainstem.catalog import Catalog
+from mainstem.admission import Principal, Role
+from mainstem.catalog import Catalog, TableIdent
 from mainstem.doors.access import access, principal_of
-from mainstem.doors.catalog_answers import Answer, Asked, failure, failure_of
+from mainstem.doors.at_hand import AtHand
+from mainstem.doors.catalog_answers import Answer, Asked, failure, failure_of, whole
 from mainstem.doors.catalog_auth import TOKEN_PATH, refusal, token_answer
 from mainstem.doors.catalog_loads import Line, Loads
 from mainstem.doors.catalog_operations import DELEGATION, OPERATIONS
@@ -55,20 +56,14 @@ class CatalogDoor:
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        # Where the store answers at once, a thread would take longer than an answer that is at hand.
-        quick = self._at_hand(scope) if scope["method"] == "GET" and self._catalog.is_embedded else None
-        answer = quick or await self._answer(scope, receive)
-        # An answer to HEAD has no body of its own, whatever it says of it.
-        body = b"" if scope["method"] == "HEAD" else answer.body
-        headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
-        if answer.body:
-            headers.append((b"content-type", b"application/json"))
-        if answer.status not in (204, 304):
-            headers.append((b"content-length", str(len(body)).encode()))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        found = self.at_hand(scope) if scope["method"] == "GET" else None
+        if found is None:
+            answer = await self._answer(scope, receive)
+            found = answer if isinstance(answer, AtHand) else whole(answer, is_head=scope["method"] == "HEAD")
+        await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
+        await send({"type": "http.response.body", "body": found.body, "more_body": False})
 
-    async def _answer(self, scope: HTTPScope, receive: Receive) -> Answer:
+    async def _answer(self, scope: HTTPScope, receive: Receive) -> Answer | AtHand:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         body = await _body(headers, receive)
         if body is None:
@@ -89,26 +84,25 @@ class CatalogDoor:
         asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
         return await to_thread.run_sync(self._respond, asked, _line(scope), limiter=self._threads)
 
-    def _at_hand(self, scope: HTTPScope) -> Answer | None:
+    def at_hand(self, scope: HTTPScope) -> AtHand | None:
         """The answer to a load that was asked for before, None where it has to be made."""
-        principal = principal_of(scope)
-        # Answers at hand are those for whoever may see and do everything; the others' are decided one by one.
-        if not (principal.is_unbounded and principal.has(Role.WRITER)):
+        # Where the store answers at once, a thread would take longer than an answer that is at hand.
+        if not self._catalog.is_embedded:
             return None
-        if self._catalog.tokens.is_required and not principal.is_authenticated:
+        principal = principal_of(scope)
+        if not _sees_all(principal) or (self._catalog.tokens.is_required and not principal.is_authenticated):
             return None
         try:
             return self._loads.find(_line(scope), _header(scope, b"if-none-match"))
-        except MainstemError as error:
-            return failure_of(error)
+        except MainstemError:
+            # It will be met again where the answer is made.
+            return None
 
-    def _respond(self, asked: Asked, line: Line) -> Answer:
+    def _respond(self, asked: Asked, line: Line) -> Answer | AtHand:
         """In a thread: the answer, made anew where it is not at hand."""
-        principal = asked.principal
-        is_load = asked.call.operation is Operation.LOAD_TABLE
-        if not is_load or not (principal.is_unbounded and principal.has(Role.WRITER)):
+        if not _sees_all(asked.principal):
             return respond(self._catalog, asked)
-        if not self._catalog.is_embedded:
+        if asked.call.operation is Operation.LOAD_TABLE and not self._catalog.is_embedded:
             try:
                 found = self._loads.find(line, asked.headers.get("if-none-match", "").encode("latin-1"))
             except MainstemError as error:
@@ -116,8 +110,27 @@ class CatalogDoor:
             if found is not None:
                 return found
         answer = respond(self._catalog, asked)
-        self._loads.keep(line, asked, answer)
+        self._keep(line, asked, answer)
         return answer
+
+    def _keep(self, line: Line, asked: Asked, answer: Answer) -> None:
+        """Whoever creates a table or commits to it is told what the next load will be told."""
+        match asked.call.operation:
+            case Operation.LOAD_TABLE:
+                self._loads.keep(line, asked.ident, answer)
+            case Operation.COMMIT_TABLE:
+                self._loads.keep(line._replace(query=b""), asked.ident, answer)
+            case Operation.CREATE_TABLE if answer.metadata_location is not None:
+                name = wire.decode(asked.body, wire.Named).name
+                path = line.raw_path.rstrip(b"/") + b"/" + quote(name, safe="").encode()
+                self._loads.keep(Line(path, b"", line.delegation), TableIdent(asked.call.namespace, name), answer)
+            case _:
+                pass
+
+
+def _sees_all(principal: Principal) -> bool:
+    """Answers at hand are those for whoever may see and do everything; the others' are decided one by one."""
+    return principal.is_unbounded and principal.has(Role.WRITER)
 
 
 def _line(scope: HTTPScope) -> Line:

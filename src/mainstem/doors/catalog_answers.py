@@ -19,6 +19,7 @@ from mainstem.catalog import (
     TableIdent,
     Unsupported,
 )
+from mainstem.doors.at_hand import AtHand
 from mainstem.model import Conflict, Denied, Invalid, MainstemError, NotFound, OutcomeUnknown, Overloaded
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Call
@@ -30,6 +31,8 @@ class Answer(NamedTuple):
     status: int
     body: bytes = b""
     headers: Mapping[str, str] | None = None
+    # Of the table that it shows.
+    metadata_location: str | None = None
 
 
 class Asked(NamedTuple):
@@ -45,6 +48,17 @@ class Asked(NamedTuple):
     def ident(self) -> TableIdent:
         """The table or view in the path."""
         return TableIdent(self.call.namespace, self.call.name)
+
+
+def whole(answer: Answer, *, is_head: bool = False) -> AtHand:
+    """The answer as it is sent. One to HEAD has no body of its own, whatever it says of it."""
+    body = b"" if is_head else answer.body
+    headers = [(name.lower().encode(), value.encode()) for name, value in (answer.headers or {}).items()]
+    if answer.body:
+        headers.append((b"content-type", b"application/json"))
+    if answer.status not in (204, 304):
+        headers.append((b"content-length", b"%d" % len(body)))
+    return AtHand(answer.status, tuple(headers), body)
 
 
 def ok(body: object) -> Answer:

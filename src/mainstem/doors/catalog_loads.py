@@ -9,11 +9,12 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.doors.catalog_answers import Answer, Asked
-from mainstem.doors.catalog_operations import snapshots_shown, variant
+from mainstem.doors.at_hand import AtHand
+from mainstem.doors.catalog_answers import Answer, whole
 from mainstem.wire import iceberg_rest as wire
 
-KEPT_BYTES_MAX = 32 * 1024 * 1024
+# Ten thousand tables of a few columns, or a few with long histories.
+KEPT_BYTES_MAX = 64 * 1024 * 1024
 # One large answer must not push out all the others: at most this part of the room is for one.
 ANSWER_SHARE_MAX = 1 / 4
 # What an answer costs besides its body.
@@ -32,7 +33,9 @@ class _Kept(NamedTuple):
     ident: TableIdent
     metadata_location: str
     etag: str
-    answer: Answer
+    full: AtHand
+    # To whoever has it already.
+    unchanged: AtHand
 
 
 class Loads:
@@ -50,7 +53,7 @@ class Loads:
         """How much is at hand."""
         return self._bytes
 
-    def find(self, line: Line, if_none_match: bytes = b"") -> Answer | None:
+    def find(self, line: Line, if_none_match: bytes = b"") -> AtHand | None:
         """The answer to a load, None where it has to be made. Blocks as long as the store takes to say what is current.
 
         Raises `NotFound` where the metadata file of the answer went away.
@@ -59,35 +62,32 @@ class Loads:
         if kept is None or self._catalog.find_metadata(kept.ident) != kept.metadata_location:
             return None
         if if_none_match and wire.is_match(if_none_match.decode("latin-1"), kept.etag):
-            return Answer(304, headers={"ETag": kept.etag})
+            return kept.unchanged
         # A table whose metadata went away is broken for every other engine: say so now, not after a restart.
         self._catalog.check_present(kept.metadata_location)
         with self._lock:
             if line in self._kept:
                 self._kept.move_to_end(line)
-        return kept.answer
+        return kept.full
 
-    def keep(self, line: Line, asked: Asked, answer: Answer) -> None:
-        """Have the answer to a load at hand for the next one."""
-        if answer.status != 200 or answer.headers is None:
+    def keep(self, line: Line, ident: TableIdent, answer: Answer) -> None:
+        """Have the answer to a load at hand for the next one. That to a commit is the same."""
+        location, etag = answer.metadata_location, (answer.headers or {}).get("ETag")
+        if answer.status != 200 or location is None or etag is None:
             return
-        location = self._catalog.find_metadata(asked.ident)
-        etag = answer.headers["ETag"]
-        # By now the table may have moved on: then the answer is of no more use.
-        if location is None or wire.etag(location, variant(asked, snapshots_shown(asked))) != etag:
-            return
-        size = _size(answer)
+        full, unchanged = whole(answer), whole(Answer(304, headers={"ETag": etag}))
+        size = _size(full)
         if size > self._bytes_max * ANSWER_SHARE_MAX:
             return
         with self._lock:
             if (old := self._kept.pop(line, None)) is not None:
-                self._bytes -= _size(old.answer)
-            self._kept[line] = _Kept(asked.ident, location, etag, answer)
+                self._bytes -= _size(old.full)
+            self._kept[line] = _Kept(ident, location, etag, full, unchanged)
             self._bytes += size
             while self._bytes > self._bytes_max:
                 _, oldest = self._kept.popitem(last=False)
-                self._bytes -= _size(oldest.answer)
+                self._bytes -= _size(oldest.full)
 
 
-def _size(answer: Answer) -> int:
+def _size(answer: AtHand) -> int:
     return len(answer.body) + OVERHEAD_BYTES

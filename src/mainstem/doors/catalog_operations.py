@@ -16,7 +16,7 @@ from mainstem.catalog import (
     NoSuchView,
     TableIdent,
 )
-from mainstem.catalog.catalog import Loaded
+from mainstem.catalog.catalog import Loaded, LoadedFile
 from mainstem.catalog.metadata import with_referenced_snapshots_only
 from mainstem.catalog.planning import Scan, ScanRequest
 from mainstem.doors.catalog_answers import UNPROCESSABLE, Answer, Asked, failure, ok
@@ -119,6 +119,8 @@ def _load_table(catalog: Catalog, asked: Asked) -> Answer:
         current = wire.etag(catalog.metadata_location(asked.ident), variant(asked, snapshots))
         if wire.is_match(known, current):
             return Answer(304, headers={"ETag": current})
+    if snapshots == "all":
+        return _shown(catalog, asked, catalog.load_file(asked.ident), snapshots)
     return _table(catalog, asked, catalog.load_table(asked.ident), snapshots)
 
 
@@ -296,20 +298,24 @@ def _ident(identifier: wire.Identifier) -> TableIdent:
 
 
 def _table(catalog: Catalog, asked: Asked, loaded: Loaded, snapshots: str = "all") -> Answer:
-    raw = loaded.stored.raw
+    raw, location = loaded.stored.raw, loaded.stored.document["location"]
     if snapshots == "refs":
         raw = wire.encode(with_referenced_snapshots_only(loaded.stored.document))
+    return _shown(catalog, asked, LoadedFile(loaded.metadata_location, location, raw), snapshots)
+
+
+def _shown(catalog: Catalog, asked: Asked, file: LoadedFile, snapshots: str) -> Answer:
     headers = {}
-    if loaded.metadata_location is not None:
-        headers["ETag"] = wire.etag(loaded.metadata_location, variant(asked, snapshots))
-    grant = catalog.grant(loaded, _delegation(asked))
+    if file.metadata_location is not None:
+        headers["ETag"] = wire.etag(file.metadata_location, variant(asked, snapshots))
+    grant = catalog.access.grant(file.location, _delegation(asked))
     config = dict(grant.config)
     if grant.is_signed:
         config["signer.endpoint"] = wire.sign_path(asked.ident.namespace, asked.ident.name or _name(asked))
     body = wire.encode_load_table(
-        loaded.metadata_location, raw, config, wire.credentials(grant.credentials), is_signed=grant.is_signed
+        file.metadata_location, file.raw, config, wire.credentials(grant.credentials), is_signed=grant.is_signed
     )
-    return Answer(200, body, headers)
+    return Answer(200, body, headers, file.metadata_location)
 
 
 def _delegation(asked: Asked) -> str | None:

@@ -8,37 +8,58 @@ import math
 
 import msgspec
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, Message, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from mainstem.admission import RateExceeded, Rates, RateView
+from mainstem.doors.at_hand import AtHand, FindAtHand, nothing_at_hand
 from mainstem.doors.refusals import ErrorBody
 from mainstem.runtime.clock import Clock
 
 TOO_MANY = 429
 
 
-def limited(app: ASGIApp, rates: Rates, clock: Clock) -> ASGIApp:
-    """The application, with `X-RateLimit-*` on every answer, and 429 with `Retry-After` on what is too much."""
+class Limited:
+    """An application, with `X-RateLimit-*` on every answer, and 429 with `Retry-After` on what is too much."""
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: ASGIApp, rates: Rates, clock: Clock, find: FindAtHand = nothing_at_hand) -> None:
+        self._app = app
+        self._rates = rates
+        self._clock = clock
+        self._find = find
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count it, and pass it on."""
         if scope["type"] != ScopeType.HTTP:
-            await app(scope, receive, send)
+            await self._app(scope, receive, send)
             return
-        client = scope.get("client")
         try:
-            view = rates.request(client[0] if client else "")
+            view = self._rates.request(_address(scope))
         except RateExceeded as refusal:
-            await _refuse(send, refusal, clock)
+            await _refuse(send, refusal, self._clock)
             return
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_headers(view, clock)]
+                message["headers"] = [*message.get("headers", ()), *_headers(view, self._clock)]
             await send(message)
 
-        await app(scope, receive, send_with_headers)
+        await self._app(scope, receive, send_with_headers)
 
-    return serve
+    def at_hand(self, scope: HTTPScope) -> AtHand | None:
+        """The same for an answer that needs no request: what is there counts like any other."""
+        found = self._find(scope)
+        if found is None:
+            return None
+        try:
+            view = self._rates.request(_address(scope))
+        except RateExceeded:
+            return None
+        return found._replace(headers=(*found.headers, *_headers(view, self._clock)))
+
+
+def _address(scope: HTTPScope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _headers(view: RateView, clock: Clock) -> list[tuple[bytes, bytes]]:
