@@ -117,10 +117,11 @@ def test_shredded_variants_are_the_same_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_reads_shredded_variants_of_ours(tmp_path: Path, spark: "SparkSession") -> None:
+@pytest.mark.parametrize("shredded", [False, True])
+def test_spark_reads_variants_of_ours(tmp_path: Path, spark: "SparkSession", shredded: bool) -> None:
     table = DeltaTable(create_storage(str(tmp_path)), "t")
     two = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
-    table.create(pa.schema([("_id", pa.int64()), ("v", two)]), variants=["v"], shredded=True)
+    table.create(pa.schema([("_id", pa.int64()), ("v", two)]), variants=["v"], shredded=shredded)
     table.write([{"_id": n, "v": value} for n, value in enumerate(SHAPES)] + [{"_id": 1_000, "v": None}])
     expected = {row["_id"]: row.get("v") for row in table.query()}
     rows = table.to_spark(spark).collect()
