@@ -180,7 +180,7 @@ def _made_by_trino(trino: TrinoServer, lake: str, storage: Storage) -> None:
     trino.run(
         f"CREATE TABLE {lake}.ours.theirs WITH (location = '{_url(storage, 'theirs')}',"
         " partitioned_by = ARRAY['p'], change_data_feed_enabled = true) AS"
-        " SELECT n, 'row ' || CAST(n AS varchar) AS s, TIMESTAMP '2026-01-01 12:00:00 UTC' AS t,"
+        " SELECT n, 'row ' || CAST(n AS varchar) AS s, TIMESTAMP '2026-01-01 12:00:00.000 UTC' AS t,"
         " CAST(n AS decimal(12, 2)) AS m, CAST(ROW(n, 'x') AS ROW(a integer, b varchar)) AS o, n % 3 AS p"
         " FROM UNNEST(sequence(1, 300)) AS q(n)"
     )
