@@ -11,6 +11,7 @@ from mainstem.catalog import (
     LoadedView,
     NewTable,
     NewView,
+    NoSuchFunction,
     NoSuchNamespace,
     NoSuchTable,
     NoSuchView,
@@ -258,6 +259,19 @@ def _rename_view(catalog: Catalog, asked: Asked) -> Answer:
     return Answer(204)
 
 
+def _list_functions(catalog: Catalog, asked: Asked) -> Answer:
+    # The protocol can read functions and not make any, and neither can we: there are none.
+    catalog.namespace_properties(asked.call.namespace)
+    nothing: list[str] = []
+    page = wire.paginate(nothing, lambda name: name, asked.query.get("pageToken"), asked.query.get("pageSize"))
+    return ok({"identifiers": page.entries, "next-page-token": page.next_token})
+
+
+def _load_function(catalog: Catalog, asked: Asked) -> Answer:
+    catalog.namespace_properties(asked.call.namespace)
+    raise NoSuchFunction(asked.ident)
+
+
 def _list_generic(catalog: Catalog, asked: Asked) -> Answer:
     return _identifiers(catalog.generic.list(asked.call.namespace), asked)
 
@@ -383,6 +397,8 @@ OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
     Operation.DROP_VIEW: _drop_view,
     Operation.RENAME_VIEW: _rename_view,
     **TABLE_OPERATIONS,
+    Operation.LIST_FUNCTIONS: _list_functions,
+    Operation.LOAD_FUNCTION: _load_function,
     Operation.LIST_GENERIC_TABLES: _list_generic,
     Operation.CREATE_GENERIC_TABLE: _create_generic,
     Operation.LOAD_GENERIC_TABLE: _load_generic,
