@@ -156,9 +156,10 @@ def _unregister_table(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _report_metrics(catalog: Catalog, asked: Asked) -> Answer:
-    # Engines send these unasked after every scan and commit. They are welcome, and nothing is done with them yet.
-    wire.decode(asked.body, wire.ReportMetricsRequest)
+    # Engines send these unasked after every scan and commit.
+    report = wire.decode(asked.body, wire.ReportMetricsRequest)
     catalog.metadata_location(asked.ident)
+    catalog.reports.add(report.report_type, report.metrics)
     return Answer(204)
 
 
