@@ -28,9 +28,11 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# The jars that Spark needs, fetched once by their Maven coordinates into the user's cache.
-$(JARS): $(STAMP) src/mainstem/app/jars.py
+# The jars that Spark needs, fetched once by their Maven coordinates into the user's cache, and a file of the classes in
+# them that Spark starts from.
+$(JARS): $(STAMP) src/mainstem/app/jars.py src/mainstem/app/classes.py
 	@$(PY) -m mainstem.app.jars
+	@$(PY) -m mainstem.app.classes
 	@touch $@
 
 demo: setup ## Stream a sample through the real server and read it back with DuckDB

@@ -21,7 +21,8 @@ from mainstem.runtime.clock import SystemClock
 from mainstem.wire import sync
 from mainstem.wire.sync.frames import BROADCAST
 
-READ_BYTES = 256 * 1024
+# Large enough for what comes between two reads; small enough to be no work to make.
+READ_BYTES = 32 * 1024
 CONNECT_S_MAX = 60.0
 # What is still on its way when the last edit was made.
 LAST_S = 1.0
@@ -39,12 +40,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     # One reader in so many looks into what it is sent; the others only count bytes.
     sampled: int = 20
+    # Whether the others read at all. Where they don't, the kernel keeps what they are sent (let it not be much), and
+    # this side costs next to nothing: what is left is the server's way.
+    all_read: bool = True
 
 
 class Seen(msgspec.Struct, kw_only=True):
     """What the crowd saw. `late_s`: how far behind its own plan the load fell at most; it was then the bottleneck."""
 
+    # Of each delivery that was looked at, and of each edit to the first and to the last of those who looked.
     latencies_ms: list[float] = []
+    first_ms: list[float] = []
+    last_ms: list[float] = []
     edits: int = 0
     received_bytes: int = 0
     busy_share: float = 0.0
@@ -101,10 +108,10 @@ class Client:
         )
         self.send(sync.encode_request(sync.SyncPush(client_id=self.client_id, deltas=[delta])))
 
-    def latencies_ms(self, data: bytes, now_ns: int) -> list[float]:
-        """Of the broadcasts that are whole now."""
+    def sent_ns(self, data: bytes) -> list[int]:
+        """When the edits were made of which the broadcasts tell that are whole now."""
         buffer = self._buffer + data
-        found: list[float] = []
+        found: list[int] = []
         offset = 0
         while len(buffer) - offset >= 2:
             size, start = buffer[offset + 1], offset + 2
@@ -116,7 +123,7 @@ class Client:
             if len(buffer) < end:
                 break
             if buffer[start] == BROADCAST:
-                found += [(now_ns - int(sent[1])) / 1e6 for sent in _SENT(buffer, start, end)]
+                found += [int(sent[1]) for sent in _SENT(buffer, start, end)]
             offset = end
         self._buffer = buffer[offset:]
         return found
@@ -133,18 +140,14 @@ def run(plan: Plan) -> Seen:
     sys.stdin.readline()
     poll = select.epoll()
     by_number = {client.socket.fileno(): client for client in clients}
-    for number in by_number:
-        poll.register(number, select.EPOLLIN)
+    for number, client in by_number.items():
+        if plan.all_read or client.is_sampled:
+            poll.register(number, select.EPOLLIN)
     seen = Seen()
-    chance = random.Random(1)
+    # By edit: how long it took to each of those who look.
+    took_ms: dict[int, list[float]] = {}
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    # Each writes at its own even pace, whatever the server does: an answer that is late delays no edit.
-    times_s = [
-        (began_s + (turn + phase) / plan.edits_per_s, index)
-        for index, phase in enumerate(chance.random() for _ in range(plan.writers))
-        for turn in range(max(1, round(plan.seconds * plan.edits_per_s)))
-    ]
-    times_s.sort(reverse=True)
+    times_s = _times_s(plan, began_s)
     end_s = began_s + plan.seconds + LAST_S
     while (now_s := time.perf_counter()) < end_s:
         while times_s and times_s[-1][0] <= now_s:
@@ -158,12 +161,30 @@ def run(plan: Plan) -> Seen:
             assert data, "the server closed a connection"
             seen.received_bytes += len(data)
             if client.is_sampled:
-                seen.latencies_ms += client.latencies_ms(data, time.perf_counter_ns())
+                now_ns = time.perf_counter_ns()
+                for sent_ns in client.sent_ns(data):
+                    took_ms.setdefault(sent_ns, []).append((now_ns - sent_ns) / 1e6)
     seen.edits = sum(client.edits for client in clients)
     seen.busy_share = (time.process_time() - began_cpu_s) / (time.perf_counter() - began_s)
+    for each in took_ms.values():
+        seen.latencies_ms += each
+        seen.first_ms.append(min(each))
+        seen.last_ms.append(max(each))
     for client in clients:
         client.socket.close()
     return seen
+
+
+def _times_s(plan: Plan, began_s: float) -> list[tuple[float, int]]:
+    """When which writer writes, the next one last: each at its own even pace, whatever the server does. An answer that
+    is late delays no edit."""
+    chance = random.Random(1)
+    times_s = [
+        (began_s + (turn + phase) / plan.edits_per_s, index)
+        for index, phase in enumerate(chance.random() for _ in range(plan.writers))
+        for turn in range(max(1, round(plan.seconds * plan.edits_per_s)))
+    ]
+    return sorted(times_s, reverse=True)
 
 
 class Crowd:

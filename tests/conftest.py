@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from mainstem.app.classes import find_archive
 from mainstem.app.config import Config, LogConfig, ServerConfig
 from mainstem.app.jars import S3_COORDINATES, ensure_jars
+from mainstem.app.java import check_java
 from mainstem.app.process import ServerProcess
 from tests.harness.seaweed import S3Server
 
@@ -57,6 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             driver_memory="2g",
             jars=tuple(str(jar) for jar in (*ensure_jars(), *ensure_jars(S3_COORDINATES))),
             python=sys.executable,
+            archive=None if (archive := find_archive(check_java())) is None else str(archive),
             catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
         )
     )

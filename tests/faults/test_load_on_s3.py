@@ -36,7 +36,7 @@ TABLES = ("load_a", "load_b", "load_c")
 SIZES = (1, 1, 5, 5, 20, 20, 50, 200)
 KEYS = 25
 # Between two batches of a connection.
-PAUSE_S = (0.5, 3.0)
+PAUSE_S = (2.0, 8.0)
 ENCODINGS: tuple[dict[str, Any], ...] = (
     {},
     {"encoding": "msgpack"},

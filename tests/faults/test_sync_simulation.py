@@ -6,8 +6,10 @@ SIM_RUNS, SIM_RUNS_RULED (worlds with rules) and SIM_SEED choose how many worlds
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,6 +25,8 @@ RUNS = int(os.environ.get("SIM_RUNS", "45"))
 RUNS_RULED = int(os.environ.get("SIM_RUNS_RULED", "10"))
 RUNS_SOAK = int(os.environ.get("SIM_RUNS", "2000"))
 
+S = TypeVar("S", bound=RealServer)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
@@ -35,20 +39,33 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-async def run(seed: int, folder: Path) -> list[RowDelta]:
-    place = folder / str(seed)
+@asynccontextmanager
+async def lived(seed: int, folder: Path, kind: type[S], runs: str) -> AsyncIterator[tuple[World, S]]:
+    """A world that has come to rest, to be judged. Whatever fails in it, its seed is named."""
+    place = folder / f"{runs}-{seed}"
     place.mkdir()
     world = World(seed, place)
-    server = await RealServer.start(place / "server", world.clock, world.chance)
+    server = await kind.start(place / "server", world.clock, world.chance)
     try:
         await world.run(server, STEPS)
-        return await judge(world, server)
+        yield world, server
     except BaseException as error:
-        raise AssertionError(f"seed {seed} fails: run again with SIM_SEED={seed} SIM_RUNS=1") from error
+        raise AssertionError(f"seed {seed} fails: run again with SIM_SEED={seed} {runs}=1") from error
     finally:
         await world.stop()
         await server.close()
         shutil.rmtree(place)
+
+
+async def run(seed: int, folder: Path) -> list[RowDelta]:
+    async with lived(seed, folder, RealServer, "SIM_RUNS") as (world, server):
+        return await judge(world, server)
+
+
+async def run_ruled(seed: int, folder: Path) -> tuple[int, int]:
+    async with lived(seed, folder, RuledServer, "SIM_RUNS_RULED") as (world, server):
+        await judge_views(world, server)
+        return server.changes, server.shown
 
 
 @pytest.mark.timeout(900)
@@ -57,32 +74,15 @@ async def test_replicas_converge(folder: Path) -> None:
         await run(seed, folder)
 
 
-async def run_ruled(seed: int, folder: Path) -> tuple[int, int]:
-    place = folder / f"ruled-{seed}"
-    place.mkdir()
-    world = World(seed, place)
-    server = await RuledServer.start(place / "server", world.clock, world.chance)
-    assert isinstance(server, RuledServer)
-    try:
-        await world.run(server, STEPS)
-        await judge_views(world, server)
-        return server.changes, server.shown
-    except BaseException as error:
-        raise AssertionError(f"seed {seed} fails: run again with SIM_SEED={seed} SIM_RUNS_RULED=1") from error
-    finally:
-        await world.stop()
-        await server.close()
-        shutil.rmtree(place)
-
-
 @pytest.mark.timeout(900)
 async def test_replicas_are_their_views(folder: Path) -> None:
     """Clients with different claims, rules that change under way: no hidden row is in any frame, and in the end each
     replica is its view of the table."""
     runs = [await run_ruled(seed, folder) for seed in range(SEED, SEED + RUNS_RULED)]
-    # Otherwise nothing was seen here.
-    assert sum(changes for changes, _ in runs) > RUNS_RULED
-    assert sum(shown for _, shown in runs) > 20 * RUNS_RULED
+    if RUNS_RULED >= 10:
+        # Otherwise nothing was seen here. A single world may be a quiet one.
+        assert sum(changes for changes, _ in runs) > RUNS_RULED
+        assert sum(shown for _, shown in runs) > 20 * RUNS_RULED
 
 
 async def test_a_seed_replays(folder: Path) -> None:

@@ -1,9 +1,10 @@
 """The judge: DuckDB, reading through the catalog, or Delta tables where they are. None of the product's own code.
 
-`lake` is where the tables are: a catalog's URL, or the folder of Delta tables.
+`lake` is where the tables are: a catalog's URL, or the folder of Delta tables, or one or the other by table.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def read_history(lake: Lake, table: str) -> list[tuple[str, int, int]]:
     return read(lake, "_source, _batch_sequence, _sequence", f"{table}_history").fetchall()
 
 
-def assert_tables_hold(lake: Lake, shop: Shop) -> None:
+def assert_tables_hold(lake: Lake | Mapping[str, Lake], shop: Shop) -> None:
     """Every change of the shop is in the histories once, and every row of the state is as the shop has it."""
     seen: list[int] = []
     for table, expected in shop.tables.items():
-        seen += [sequence for _, _, sequence in read_history(lake, table)]
-        rows = read_state(lake, table)
+        place = lake[table] if isinstance(lake, Mapping) else lake
+        seen += [sequence for _, _, sequence in read_history(place, table)]
+        rows = read_state(place, table)
         assert rows.keys() == expected.keys(), _keys(table, rows.keys(), expected.keys())
         for key, row in expected.items():
             for name, value in row.items():

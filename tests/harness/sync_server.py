@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mainstem.admission import Dedup, Gate, Intake
 from mainstem.client.sync import ClockDrift, CursorExpired, Refused
@@ -147,7 +147,7 @@ class RealServer:
         self.crashes = 0
 
     @classmethod
-    async def start(cls, folder: Path, clock: ManualClock, chance: random.Random) -> "RealServer":
+    async def start(cls, folder: Path, clock: ManualClock, chance: random.Random) -> Self:
         server = cls(folder, clock, chance)
         await server._open()
         return server

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from mainstem.app.classes import find_archive
 from mainstem.app.jars import S3_COORDINATES, ensure_jars
 from mainstem.app.java import check_java
 from mainstem.model import MainstemError
@@ -23,10 +24,15 @@ def main(path: str) -> int:
     document = msgspec.json.decode(Path(path).read_bytes())
     set_up_logging(**document.pop("logging", {}))
     try:
-        check_java()
+        archive = find_archive(check_java())
         store = msgspec.json.decode(os.environ.pop(STORE_VARIABLE, "{}"), type=dict[str, str])
         jars = [str(jar) for jar in [*ensure_jars(), *(ensure_jars(S3_COORDINATES) if store else [])]]
-        told = {"jars": jars, "token": os.environ.pop(TOKEN_VARIABLE, None), "catalog_properties": store}
+        told = {
+            "jars": jars,
+            "class_archive": None if archive is None else str(archive),
+            "token": os.environ.pop(TOKEN_VARIABLE, None),
+            "catalog_properties": store,
+        }
         settings = PipelineSettings.from_document({**document, **told})
     except MainstemError as error:
         print(f"mainstem: {error}", file=sys.stderr)

@@ -53,7 +53,7 @@ def make_sync(
     pushes = Pushes(Intake(own, tap), feeds, schemas, clock)
     shadows = Shadows(folder / "ruled.json", feeds)
     service = SyncService(pushes, feeds, shadows, schemas, checkpoints, clock)
-    return Sync(SyncDoor(service, flusher, gate.rates, clock, connections_max=connections_max), feeds)
+    return Sync(SyncDoor(service, flusher, gate.rates, connections_max=connections_max), feeds)
 
 
 def push_limits(backlog_bytes_max: int) -> Limits:

@@ -13,7 +13,6 @@ from mainstem.admission import Rates
 from mainstem.doors.sync_http import Flusher, SyncHttp
 from mainstem.doors.sync_ws import SyncSockets
 from mainstem.feeds.service import SyncService
-from mainstem.runtime.clock import Clock
 
 _OURS = re.compile(
     r"(/v1)?/(sync/[^/]+/(push|pull|checkpoint|ws)|admin/(flush|schema|rules|checkpoint)/[^/]+)"
@@ -24,12 +23,10 @@ _OURS = re.compile(
 class SyncDoor:
     """Both halves of the door."""
 
-    def __init__(
-        self, service: SyncService, flusher: Flusher, rates: Rates, clock: Clock, *, connections_max: int
-    ) -> None:
+    def __init__(self, service: SyncService, flusher: Flusher, rates: Rates, *, connections_max: int) -> None:
         self._service = service
         self._http = SyncHttp(service, flusher)
-        self.sockets = SyncSockets(service, rates, clock, connections_max=connections_max)
+        self.sockets = SyncSockets(service, rates, connections_max=connections_max)
 
     def is_ours(self, path: str) -> bool:
         """Whether a path is this door's."""

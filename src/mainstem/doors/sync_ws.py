@@ -1,7 +1,6 @@
 """The sync door over WebSockets: requests answered in their order, arrivals broadcast as they come.
 
-Broadcasts form a chain: each begins at the cursor where the last reply or broadcast on the connection ended. The
-connections of a gateway are served in rounds; those that stand at the same cursor and see the same get the same bytes.
+Broadcasts form a chain: each begins at the cursor where the last reply or broadcast on the connection ended.
 """
 
 import asyncio
@@ -16,17 +15,16 @@ from mainstem.doors.sync_access import Caller
 from mainstem.doors.sync_answers import close_of
 from mainstem.doors.sync_frames import Frame, writer_of
 from mainstem.doors.sync_http import Receive, asked_of, viewer_of
+from mainstem.doors.sync_rounds import Rounds
 from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Denied, Invalid, MainstemError, Overloaded
 from mainstem.model.position import NOWHERE, LogPosition
-from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import Close, SyncPush, decode_request, join_response, split_push
 from mainstem.wire.sync.checks import PUSH_BYTES_MAX
-from mainstem.wire.sync.frames import BROADCAST_TAG, SUBPROTOCOL
+from mainstem.wire.sync.frames import SUBPROTOCOL
 
 CONNECTIONS_MAX = 10_000
-BROADCAST_DELTAS_MAX = 1_000
 # A push, and its tag.
 REQUEST_BYTES_MAX = PUSH_BYTES_MAX + 1
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
@@ -39,14 +37,11 @@ _logger = logging.getLogger(__name__)
 class SyncSockets:
     """All WebSockets of the sync door."""
 
-    def __init__(
-        self, service: SyncService, rates: Rates, clock: Clock, *, connections_max: int = CONNECTIONS_MAX
-    ) -> None:
+    def __init__(self, service: SyncService, rates: Rates, *, connections_max: int = CONNECTIONS_MAX) -> None:
         self._service = service
         self._rates = rates
-        self._clock = clock
         self._connections_max = connections_max
-        self._rounds: dict[str, _Rounds] = {}
+        self._rounds: dict[str, Rounds] = {}
         self._connections: set[_Connection] = set()
         self._draining = False
         self._empty = asyncio.Event()
@@ -77,11 +72,11 @@ class SyncSockets:
             return
         rounds = self._rounds.get(asked.gateway)
         if rounds is None:
-            rounds = self._rounds[asked.gateway] = _Rounds(self._service, asked.gateway, self._clock)
+            rounds = self._rounds[asked.gateway] = Rounds(self._service, asked.gateway)
         connection = _Connection(self._service, asked.gateway, asked.caller, viewer_of(asked), send, rounds.arrived)
         self._connections.add(connection)
         self._empty.clear()
-        rounds.connections.add(connection)
+        rounds.add(connection)
         try:
             await connection.run(receive)
         finally:
@@ -89,8 +84,8 @@ class SyncSockets:
             self._connections.discard(connection)
             if not self._connections:
                 self._empty.set()
-            rounds.connections.discard(connection)
-            if not rounds.connections:
+            rounds.remove(connection)
+            if rounds.is_empty:
                 rounds.close()
                 self._rounds.pop(asked.gateway, None)
 
@@ -108,78 +103,6 @@ class SyncSockets:
             raise Overloaded(
                 f"too many connections. expected=at most {self._connections_max}", retry_after_s=_RETRY_AFTER_S
             )
-
-
-class _Rounds:
-    """The broadcasts of one gateway: a round when something arrived, and at most half of the loop's time for them."""
-
-    def __init__(self, service: SyncService, gateway: str, clock: Clock) -> None:
-        self._service = service
-        self._gateway = gateway
-        self._clock = clock
-        self.connections: set[_Connection] = set()
-        self._due: asyncio.Handle | None = None
-        self._not_before_s = 0.0
-        self._loop = asyncio.get_running_loop()
-        self._stop: Callable[[], None] = service.listen(gateway, self.arrived)
-
-    def arrived(self) -> None:
-        if self._due is None:
-            wait_s = self._not_before_s - self._clock.monotonic_s()
-            self._due = self._loop.call_later(wait_s, self._run) if wait_s > 0 else self._loop.call_soon(self._run)
-
-    def close(self) -> None:
-        self._stop()
-        if self._due is not None:
-            self._due.cancel()
-
-    def _run(self) -> None:
-        self._due = None
-        began_s = self._clock.monotonic_s()
-        frames: dict[object, tuple[Frame | None, LogPosition | None]] = {}
-        writers: dict[LogPosition, frozenset[str]] = {}
-        newest, ruled = self._service.newest, self._service.is_ruled(self._gateway)
-        for connection in self.connections:
-            told, covered = connection.told, connection.covered
-            if told is None or covered >= newest:
-                continue
-            if connection.is_full:
-                connection.broadcast(*self._gap())
-                continue
-            key: tuple[object, ...] = (told, covered)
-            if ruled:
-                if covered not in writers:
-                    writers[covered] = self._service.writers(self._gateway, covered)
-                key = (*key, self._service.view_key(self._gateway, connection.viewer, covered, writers[covered]))
-            if key not in frames:
-                frames[key] = self._frame(told, covered, connection.viewer)
-            frame, cursor = frames[key]
-            if frame is not None:
-                connection.broadcast(frame, cursor)
-            elif cursor is not None:
-                connection.covered = cursor
-        now_s = self._clock.monotonic_s()
-        self._not_before_s = now_s + (now_s - began_s)
-
-    def _frame(
-        self, told: LogPosition, covered: LogPosition, viewer: Viewer
-    ) -> tuple[Frame | None, LogPosition | None]:
-        """The next broadcast and the cursor after it; no bytes where nothing that arrived is for this viewer."""
-        try:
-            reply = self._service.arrived(self._gateway, viewer, covered, BROADCAST_DELTAS_MAX)
-        except MainstemError:
-            # Whatever it is: the pull that the gap brings about is told.
-            return self._gap()
-        if reply is None or reply.has_more:
-            return self._gap()
-        if not reply.encoded:
-            return None, reply.cursor
-        return Frame.of(BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told)), reply.cursor
-
-    def _gap(self) -> tuple[Frame, None]:
-        """The end of a chain: a broadcast that does not begin where the client stands makes it pull."""
-        newest = self._service.newest
-        return Frame.of(BROADCAST_TAG + join_response([], newest, False, newest)), None
 
 
 class _Connection:
@@ -223,8 +146,7 @@ class _Connection:
         """Send a frame that continues the chain; without a cursor it ends it."""
         self.told = cursor
         self.covered = cursor or self.covered
-        if self._outbox or self._sending or not self._write_now(frame.framed):
-            self._put(frame.payload)
+        self._write_or_put(frame)
 
     def end(self, code: int, reason: str) -> None:
         """Close after what waits was sent."""
@@ -275,7 +197,7 @@ class _Connection:
         if isinstance(message, SyncPush):
             self._caller.check_push(message)
             arrival = await self._service.push(self._gateway, message, split_push(data[1:]))
-            self._put(join_response([], arrival))
+            self._write_or_put(Frame.of(join_response([], arrival)))
             return
         if message.client_id:
             self._caller.check_client(message.client_id)
@@ -292,6 +214,10 @@ class _Connection:
         """Without tokens a client says who it is with its requests, not with its handshake."""
         if self._caller.client is None and client != self.viewer.client:
             self.viewer = self.viewer._replace(client=client, claims=self._caller.claims_of(client))
+
+    def _write_or_put(self, frame: Frame) -> None:
+        if self._outbox or self._sending or not self._write_now(frame.framed):
+            self._put(frame.payload)
 
     def _put(self, frame: bytes) -> None:
         self._outbox.append(frame)

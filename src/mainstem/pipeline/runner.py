@@ -228,6 +228,7 @@ def _session(settings: PipelineSettings) -> SparkSession:
             python=sys.executable,
             catalogs={CATALOG: rest, WARM_CATALOG: warm_catalog()},
             more=settings.spark,
+            archive=settings.class_archive,
         )
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -28,6 +28,9 @@ class SessionSettings:
     # Properties by catalog name, as Iceberg's SparkCatalog takes them.
     catalogs: Mapping[str, Mapping[str, str]]
     more: Mapping[str, str] = field(default_factory=dict)
+    # A file of the classes that Spark loads, to start from; and one to write them to at the end.
+    archive: str | None = None
+    archive_to: str | None = None
 
 
 def build_session(settings: SessionSettings) -> SparkSession:
@@ -55,19 +58,27 @@ def own_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def _java_options() -> list[str]:
+def java_options(settings: SessionSettings) -> list[str]:
+    """What Java is started with."""
     # On a few cores the concurrent collector takes what the tasks need: a large batch took a fifth less without it.
     options = ["-XX:+UseParallelGC"]
     if sys.platform == "linux":
         # Hadoop starts a `chmod` for every file it writes, a dozen per batch; this way of starting takes half as long.
         options.append("-Djdk.lang.Process.launchMechanism=VFORK")
+    if settings.archive is not None:
+        options.append(f'"-XX:SharedArchiveFile={settings.archive}"')
+    if settings.archive_to is not None:
+        options.append(f'"-XX:ArchiveClassesAtExit={settings.archive_to}"')
+    if settings.archive is not None or settings.archive_to is not None:
+        # Thousands of lines on classes that cannot be kept; and an archive that does not fit is no trouble.
+        options += ["-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off"]
     return options
 
 
 def _configuration(settings: SessionSettings) -> dict[str, str]:
     configuration = {
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(_java_options()),
+        "spark.driver.extraJavaOptions": " ".join(java_options(settings)),
         "spark.jars": ",".join(settings.jars),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

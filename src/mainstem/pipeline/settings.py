@@ -23,6 +23,8 @@ class PipelineSettings:
     segments_dir: Path
     checkpoint_dir: Path
     jars: tuple[str, ...]
+    # A file of the classes that Spark loads, which makes its start quicker. None: there is none.
+    class_archive: str | None = None
     # Where the process says how it is. None: nowhere.
     report_url: str | None = None
     # Where to ask for the checkpoints that first syncs need; None: none are made.

@@ -1,7 +1,7 @@
 /** The page: the list, what can be done to it, and how the sync is doing. */
 import type { LocalDB, SyncCoordinator } from "@mainstem/client";
 import { useSyncStatus, useTable } from "@mainstem/client/react";
-import { useMemo, useState, type FormEvent } from "react";
+import { useEffect, useMemo, useState, type FormEvent } from "react";
 import { DeadLetters } from "./dead-letters";
 import { List } from "./list";
 import type { Settings } from "./settings";
@@ -11,6 +11,9 @@ import { TABLE, TodoList, todosOf, type Todo } from "./todos";
 
 const FILTERS = { all: "All", open: "To do", done: "Done" } as const;
 type Filter = keyof typeof FILTERS;
+
+/** How long a deletion can be taken back. */
+const UNDO_MS = 10_000;
 
 export function App({ db, sync, settings }: { db: LocalDB; sync: SyncCoordinator; settings: Settings }) {
   const rows = useTable(db, TABLE);
@@ -72,19 +75,32 @@ export function App({ db, sync, settings }: { db: LocalDB; sync: SyncCoordinator
         )}
       </footer>
 
-      {removed.length > 0 && (
-        <div className="toast" role="status">
-          <span>{removed.length === 1 ? `Deleted “${removed[0]!.title}”` : `Deleted ${removed.length} items`}</span>
-          <button type="button" onClick={() => (void list.restore(removed), setRemoved([]))}>
-            Undo
-          </button>
-          <button type="button" className="icon" aria-label="Close" onClick={() => setRemoved([])}>
-            ×
-          </button>
-        </div>
-      )}
+      {removed.length > 0 && <Undo removed={removed} onUndo={() => void list.restore(removed)} onClose={() => setRemoved([])} />}
       <SettingsDialog open={settingsOpen} settings={settings} onClose={() => setSettingsOpen(false)} />
     </main>
+  );
+}
+
+/** Goes by itself after a while, unless someone is about to use it: on a small screen it covers what is below. */
+function Undo({ removed, onUndo, onClose }: { removed: readonly Todo[]; onUndo: () => void; onClose: () => void }) {
+  const [held, setHeld] = useState(false);
+  useEffect(() => {
+    if (held) return;
+    const timer = setTimeout(onClose, UNDO_MS);
+    return () => clearTimeout(timer);
+    // A later deletion starts the time anew; a new `onClose`, which every drawing brings, does not.
+  }, [removed, held]);
+  const hold = { onPointerEnter: () => setHeld(true), onPointerLeave: () => setHeld(false), onFocus: () => setHeld(true), onBlur: () => setHeld(false) };
+  return (
+    <div className="toast" role="status" {...hold}>
+      <span>{removed.length === 1 ? `Deleted “${removed[0]!.title}”` : `Deleted ${removed.length} items`}</span>
+      <button type="button" onClick={() => (onUndo(), onClose())}>
+        Undo
+      </button>
+      <button type="button" className="icon" aria-label="Close" onClick={onClose}>
+        ×
+      </button>
+    </div>
   );
 }
 
