@@ -397,7 +397,8 @@ class Gateway:
 
     def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(http.visible(self.status(), principal), self.door.stats, self.refused)
+        status = http.visible(self.status(), principal)
+        return render_metrics(status, self.door.stats, self.refused, self.catalog.reports.totals())
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
