@@ -110,7 +110,7 @@ class Gateway:
         self.refused: Counter[str] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
-        self.observer = Observer(self.catalog, log, clock, self.status)
+        self.observer = Observer(self.catalog, log, clock, self.status, lake.delta)
         self.observer.bounds = self._bounds
         tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)
@@ -407,7 +407,8 @@ class Gateway:
 
     def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
-        return render_metrics(http.visible(self.status(), principal), self.door.stats, self.refused)
+        status = http.visible(self.status(), principal)
+        return render_metrics(status, self.door.stats, self.refused, self.catalog.reports.totals())
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
