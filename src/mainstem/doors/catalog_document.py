@@ -112,7 +112,7 @@ def table_paths() -> dict[str, Any]:
     """The paths, as OpenAPI writes them."""
     return {
         f"{_TABLE}/partitions": {
-            "get": _look("Partitions", "The spec, what waits for its column, and partitions", _PARTITIONS, _ONE_PARTITION),
+            "get": _look("Partitions", "The spec, what waits for a column, partitions", _PARTITIONS, _ONE_PARTITION),
             "put": _change("SetPartitions", "Partition by other fields from now on", _PARTITIONS, _SET_PARTITIONS),
         },
         f"{_TABLE}/partition-stats": {
