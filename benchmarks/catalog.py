@@ -9,17 +9,19 @@ import asyncio
 import json
 import os
 import socket
+import sqlite3
 import subprocess
-import threading
 import time
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from benchmarks.http_load import Calls, Connection, Measured, load_run, request
 from benchmarks.report import Figure, Report, percentile
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
@@ -35,145 +37,62 @@ ROUNDS = 3
 MAKERS = 4
 # No divisor of any number of tables here: a walk with this step comes to each of them.
 STRIDE = 7919
-RECEIVE_BYTES = 1 << 20
 SCHEMA = {
     "type": "struct",
     "fields": [{"id": n, "name": f"column_{n}", "type": "string", "required": False} for n in range(1, 11)],
 }
 
 
-@dataclass
-class Measured:
-    """Answers of one run: how long each took, how many failed, how long it all took."""
-
-    took_ms: list[float] = field(default_factory=list)
-    failed: int = 0
-    elapsed_s: float = 0.0
-
-    def add(self, other: "Measured") -> None:
-        """Another slice of the same run."""
-        self.took_ms += other.took_ms
-        self.failed += other.failed
-        self.elapsed_s += other.elapsed_s
-
-    @property
-    def rate(self) -> float:
-        """Successes per second."""
-        return len(self.took_ms) / self.elapsed_s
-
-
 class Client:
-    """One connection, kept open. By hand: the standard client would take as long as the server that is measured."""
+    """For what is not measured: a request that must succeed."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._head = f" HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        self._connection = Connection(port)
 
-    def send(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
-        """One request and its answer."""
-        if body is None:
-            self._socket.sendall(f"{method} /v1/{path}{self._head}\r\n".encode())
-        else:
-            data = json.dumps(body).encode()
-            head = f"{self._head}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-            self._socket.sendall(f"{method} /v1/{path}{head}".encode() + data)
-        return self._receive()
-
-    def _receive(self) -> tuple[int, bytes]:
-        data = self._more(b"")
-        while (end := data.find(b"\r\n\r\n")) < 0:
-            data = self._more(data)
-        head, rest = data[:end].lower(), data[end + 4 :]
-        status = int(head[9:12])
-        if b"transfer-encoding: chunked" in head:
-            while not rest.endswith(b"\r\n0\r\n\r\n") and rest != b"0\r\n\r\n":
-                rest = self._more(rest)
-            return status, rest
-        length = head.find(b"content-length:")
-        size = int(head[length + 15 :].split(b"\r\n", 1)[0]) if length >= 0 else 0
-        parts, missing = [rest], size - len(rest)
-        while missing > 0:
-            parts.append(self._more(b""))
-            missing -= len(parts[-1])
-        return status, b"".join(parts)
-
-    def _more(self, data: bytes) -> bytes:
-        received = self._socket.recv(RECEIVE_BYTES)
-        if not received:
-            raise ConnectionError("the server closed the connection")
-        return data + received
-
-    def ok(self, method: str, path: str, body: Any = None) -> bytes:
-        """One request that must succeed."""
-        status, answer = self.send(method, path, body)
+    def ok(self, method: str, path: str, body: Any = None) -> None:
+        """Ask, and wait for the answer."""
+        self._connection.send(request(method, path, None if body is None else json.dumps(body).encode()))
+        status = None
+        while status is None:
+            status = self._connection.receive()
         if status not in (200, 204):
-            raise RuntimeError(f"{method} {path} answered {status}: {answer[:300]!r}")
-        return answer
+            raise RuntimeError(f"{method} {path} answered {status}")
 
 
-def load_run(port: int, clients: int, seconds: float, calls: "Calls") -> Measured:
-    """Let clients call as fast as they can for a while. `calls` makes, for the number of a client, what it calls."""
-    measured, lock = Measured(), threading.Lock()
-    began_s = time.perf_counter()
-    until_s = began_s + seconds
-
-    def work(number: int) -> None:
-        client, call, took_ms, failed = Client(port), calls(number), [], 0
-        while time.perf_counter() < until_s:
-            start_s = time.perf_counter()
-            if call(client) in (200, 204):
-                took_ms.append((time.perf_counter() - start_s) * 1000)
-            else:
-                failed += 1
-        with lock:
-            measured.took_ms += took_ms
-            measured.failed += failed
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    measured.elapsed_s = time.perf_counter() - began_s
-    return measured
+def _load(table: str) -> bytes:
+    return request("GET", f"namespaces/bench/tables/{table}")
 
 
-def _load(client: Client, table: str) -> int:
-    return client.send("GET", f"namespaces/bench/tables/{table}")[0]
-
-
-def _commit(client: Client, table: str) -> int:
+def _commit(table: str) -> bytes:
     update = {"action": "set-properties", "updates": {"time": str(time.perf_counter_ns())}}
     body = {"identifier": {"namespace": ["bench"], "name": table}, "requirements": [], "updates": [update]}
-    return client.send("POST", f"namespaces/bench/tables/{table}", body)[0]
+    return request("POST", f"namespaces/bench/tables/{table}", json.dumps(body).encode())
 
 
-KINDS: dict[str, Callable[[Client, str], int]] = {"loads": _load, "commits": _commit}
-Calls = Callable[[int], Callable[[Client], int]]
+KINDS: dict[str, Callable[[str], bytes]] = {"loads": _load, "commits": _commit}
 
 
 def own_table(kind: str) -> Calls:
     """Each client has a table of its own."""
-    call = KINDS[kind]
-    return lambda number: lambda client: call(client, f"t{number}")
+    make = KINDS[kind]
+    return lambda number: lambda: make(f"t{number}")
 
 
 def any_table(kind: str, tables: int) -> Calls:
     """Each call goes to another table, until all had their turn."""
-    call = KINDS[kind]
+    make = KINDS[kind]
 
-    def of_client(number: int) -> Callable[[Client], int]:
+    def of_client(number: int) -> Callable[[], bytes]:
         turns = count(number * tables // max(CLIENTS))
-        return lambda client: call(client, f"t{next(turns) * STRIDE % tables}")
+        return lambda: make(f"t{next(turns) * STRIDE % tables}")
 
     return of_client
 
 
 def one_table(kind: str, table: str) -> Calls:
     """Every client has the same table."""
-    call = KINDS[kind]
-    return lambda _: lambda client: call(client, table)
+    make = KINDS[kind]
+    return lambda _: lambda: make(table)
 
 
 def make_tables(port: int, first: int, end: int) -> None:
@@ -188,6 +107,26 @@ def make_tables(port: int, first: int, end: int) -> None:
 
     with ThreadPoolExecutor(MAKERS) as threads:
         list(threads.map(make, [range(first + maker, end, MAKERS) for maker in range(MAKERS)]))
+
+
+def copy_tables(folder: Path, first: int, end: int) -> None:
+    """The same for the reference server, by its own database: its creates would take most of the benchmark's time."""
+    home = folder / "warehouse" / "bench"
+    original = min((home / "t0" / "metadata").glob("00000-*.json")).read_text()
+    rows = []
+    for number in range(first, end):
+        place = home / f"t{number}" / "metadata" / f"00000-{uuid.uuid4()}.metadata.json"
+        place.parent.mkdir(parents=True)
+        document = json.loads(original) | {"table-uuid": str(uuid.uuid4()), "location": str(home / f"t{number}")}
+        place.write_text(json.dumps(document, separators=(",", ":")))
+        rows.append((f"t{number}", str(place)))
+    with sqlite3.connect(folder / "catalog.db", timeout=60) as database:
+        database.executemany(
+            "INSERT INTO iceberg_tables SELECT catalog_name, table_namespace, ?, ?, NULL, iceberg_type"
+            " FROM iceberg_tables WHERE table_name = 't0'",
+            rows,
+        )
+    database.close()
 
 
 def add_snapshots(port: int, table: str, size: int, chunk: int = 1000) -> None:
@@ -260,6 +199,16 @@ class Pair:
 
     ours: int
     theirs: int
+    # Where the reference server keeps what it has.
+    folder: Path
+
+    def make_tables(self, first: int, end: int) -> None:
+        """As many tables on both."""
+        make_tables(self.ours, first, end)
+        if first == 0:
+            make_tables(self.theirs, first, end)
+        else:
+            copy_tables(self.folder, first, end)
 
     def each(self, run: Callable[[int], None]) -> None:
         """Do the same on both."""
@@ -282,7 +231,7 @@ def measure(pair: Pair, report: Report, *, small: bool) -> None:
     snapshots = (10, 1_000) if small else (10, 10_000)
     made = 0
     for size in tables:
-        pair.each(lambda port, first=made, end=size: make_tables(port, first, end))  # type: ignore[misc]
+        pair.make_tables(made, size)
         if not made:
             # Long, for the peer's sake: a JVM answers several times as fast once its compiler has seen the requests.
             for kind in KINDS:
@@ -330,6 +279,6 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
     try:
         async with ServerProcess(folder / "ours", config) as server:
             ours = int(server.url.rsplit(":", 1)[1])
-            await asyncio.to_thread(measure, Pair(ours, theirs), report, small=small)
+            await asyncio.to_thread(measure, Pair(ours, theirs, folder / "reference"), report, small=small)
     finally:
         await asyncio.to_thread(peer.__exit__, None, None, None)

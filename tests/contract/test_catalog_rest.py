@@ -50,6 +50,13 @@ def _example(endpoint: str) -> tuple[str, str]:
     return method, path.removeprefix("/v1/{prefix}/").replace("{namespace}", "n").replace("{table}", "t")
 
 
+def test_functions_are_asked_for_and_there_are_none(client: Client) -> None:
+    client.ok("POST", "namespaces", {"namespace": ["db"]})
+    assert client.ok("GET", "namespaces/db/functions?pageSize=10")["identifiers"] == []
+    wanted = (404, "NoSuchFunctionException", "Function does not exist: db.f")
+    assert client.error("GET", "namespaces/db/functions/f") == wanted
+
+
 @pytest.mark.parametrize(
     ("method", "target", "body", "expected"),
     [
@@ -57,6 +64,8 @@ def _example(endpoint: str) -> tuple[str, str]:
         ("GET", "namespaces/a%1Fb", None, (404, "NoSuchNamespaceException", "Namespace does not exist: a.b")),
         ("DELETE", "namespaces/no", None, (404, "NoSuchNamespaceException", "Namespace does not exist: no")),
         ("GET", "namespaces?parent=no", None, (404, "NoSuchNamespaceException", "Namespace does not exist: no")),
+        ("GET", "namespaces/no/functions", None, (404, "NoSuchNamespaceException", "Namespace does not exist: no")),
+        ("GET", "namespaces/no/functions/f", None, (404, "NoSuchNamespaceException", "Namespace does not exist: no")),
         ("GET", "namespaces/no/tables", None, (404, "NoSuchNamespaceException", "Namespace does not exist: no")),
         ("POST", "namespaces", {"namespace": ["db"]}, (409, "AlreadyExistsException", "Namespace already exists: db")),
         (

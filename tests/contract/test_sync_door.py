@@ -21,12 +21,12 @@ from tests.harness.inprocess import gateway_on_socket
 PROTOBUF = {"content-type": "application/x-protobuf", "accept": "application/x-protobuf"}
 
 
-def delta(row: str, hlc: int, client: str = "ada", op: sync.Op = sync.Op.UPDATE, **columns: bytes) -> sync.RowDelta:
+def delta(
+    row: str, hlc: int, client: str = "ada", op: sync.Op = sync.Op.UPDATE, table: str = "todos", **columns: bytes
+) -> sync.RowDelta:
     listed = tuple(sync.ColumnDelta(name, value) for name, value in columns.items())
-    name = sync.delta_id(table="todos", row_id=row, columns=listed, hlc=hlc, client_id=client)
-    return sync.RowDelta(
-        op=op, table="todos", row_id=row, columns=listed, hlc=hlc, client_id=client, delta_id=name
-    )
+    name = sync.delta_id(table=table, row_id=row, columns=listed, hlc=hlc, client_id=client)
+    return sync.RowDelta(op=op, table=table, row_id=row, columns=listed, hlc=hlc, client_id=client, delta_id=name)
 
 
 def now(counter: int = 0) -> int:
@@ -157,10 +157,12 @@ async def test_limits_and_schemas(tmp_path: Path) -> None:
         schema = {"table": "todos", "columns": columns}
         assert (await client.post("/admin/schema/g", json=schema)).status_code == 204
         assert (await push(client, delta("r", now(), title=b'"x"', done=b"null"))).status_code == 200
-        for bad in (delta("r", now(1), title=b"1"), delta("r", now(2), color=b'"red"')):
-            answer = await push(client, bad)
+        unknown = delta("r", now(3), op=sync.Op.DELETE, table="notes")
+        for bad in (delta("r", now(1), title=b"1"), delta("r", now(2), color=b'"red"'), unknown):
+            answer = await push(client, delta("s", now(4), title=b'"good"'), bad)
             assert (answer.status_code, answer.json()["reason"]) == (422, "schema_mismatch")
             assert answer.json()["deltaId"] == bad.delta_id
+        assert len((await pull(client)).deltas) == 1
     async with client_of(tmp_path) as client:
         assert (await push(client, delta("r", now(1), title=b"1"))).status_code == 422
         assert (await client.get("/v1/admin/schema/g")).json() == [schema]

@@ -6,22 +6,31 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from mainstem.catalog.reports import Reported
 from mainstem.doors.cdc_ports import DoorStats
 from mainstem.doors.http import Status
 
 _BREAKER = {"closed": 0, "half-open": 0.5, "open": 1}
 
 
-def render_metrics(status: Status, door: DoorStats, refused: Mapping[str, int] | None = None) -> bytes:
-    """One scrape. `refused` counts what came without a good token, by reason."""
+def render_metrics(
+    status: Status,
+    door: DoorStats,
+    refused: Mapping[str, int] | None = None,
+    reports: Mapping[str, Reported] | None = None,
+) -> bytes:
+    """One scrape. `refused` counts what came without a good token, by reason; `reports` is what engines told us."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Scrape(status, door, refused or {}))
+    registry.register(_Scrape(status, door, refused or {}, reports or {}))
     return generate_latest(registry)
 
 
 class _Scrape(Collector):
-    def __init__(self, status: Status, door: DoorStats, refused: Mapping[str, int]) -> None:
+    def __init__(
+        self, status: Status, door: DoorStats, refused: Mapping[str, int], reports: Mapping[str, Reported]
+    ) -> None:
         self._status = status
+        self._reports = reports
         self._refused = refused
         self._door = door
 
@@ -78,6 +87,17 @@ class _Scrape(Collector):
         for reason, count in self._refused.items():
             refused.add_metric([reason], count)
         yield refused
+        yield from self._engines()
+
+    def _engines(self) -> Iterable[Metric]:
+        count = CounterMetricFamily("mainstem_catalog_reports", "Reports of engines.", labels=["kind"])
+        seconds = CounterMetricFamily(
+            "mainstem_catalog_reported_seconds", "What engines took to plan scans, and to commit.", labels=["kind"]
+        )
+        for kind, told in self._reports.items():
+            count.add_metric([kind], told.count)
+            seconds.add_metric([kind], told.seconds)
+        yield from (count, seconds)
 
     def _tables(self) -> Iterable[Metric]:
         lag = GaugeMetricFamily("mainstem_table_lag_changes", "Sealed changes not in the table.", labels=["table"])

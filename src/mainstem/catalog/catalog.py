@@ -25,6 +25,7 @@ from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
 from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
 from mainstem.catalog.planning import Planner, Scan, ScanRequest
+from mainstem.catalog.reports import Reports
 from mainstem.catalog.schemas import Document
 from mainstem.catalog.store import Kind, Mark, Pointer, Store, Swap, Watch
 from mainstem.catalog.tokens import Tokens
@@ -151,6 +152,7 @@ class Catalog:
         self._locks = TableLocks()
         self.access = access or Access()
         self.tokens = tokens or Tokens({}, "", 3600, self._clock)
+        self.reports = Reports()
         self._planner = Planner(self._files.file_io)
         self.inventories = Inventories(self._files.file_io)
         self.views = Views(

@@ -1,7 +1,7 @@
 """What can go wrong in the catalog, as the product's errors with the texts that Iceberg clients match on.
 
     NotFound
-    ├── NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchGenericTable, NoSuchWarehouse
+    ├── NoSuchNamespace, NoSuchTable, NoSuchView, NoSuchGenericTable, NoSuchFunction, NoSuchWarehouse
     └── NoSuchPlan, NoSuchPlanTask
     Conflict
     ├── AlreadyExists       a name is taken
@@ -45,6 +45,13 @@ class NoSuchGenericTable(NotFound):
 
     def __init__(self, table: object) -> None:
         super().__init__(f"Generic table does not exist: {table}")
+
+
+class NoSuchFunction(NotFound):
+    """The function does not exist."""
+
+    def __init__(self, function: object) -> None:
+        super().__init__(f"Function does not exist: {function}")
 
 
 class NoSuchPlan(NotFound):

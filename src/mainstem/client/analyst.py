@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from mainstem.client.closing import Closing
 from mainstem.model.errors import Denied, Invalid, NotFound, Overloaded
 
 Clock = int | str | datetime
@@ -52,7 +53,7 @@ class Write(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class Analyst:
+class Analyst(Closing):
     """Asks a server. Use it as a context manager, or `close` it."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
@@ -77,12 +78,6 @@ class Analyst:
     def close(self) -> None:
         """Let go of the connection."""
         self._http.close()
-
-    def __enter__(self) -> "Analyst":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _ask(self, table: str, question: str, member: str, kind: type[T], **params: str) -> T:
         answer = self._http.get(f"/v1/analyst/{table}/{question}", params=params)

@@ -11,6 +11,7 @@ from mainstem.catalog import (
     LoadedView,
     NewTable,
     NewView,
+    NoSuchFunction,
     NoSuchNamespace,
     NoSuchTable,
     NoSuchView,
@@ -155,9 +156,10 @@ def _unregister_table(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _report_metrics(catalog: Catalog, asked: Asked) -> Answer:
-    # Engines send these unasked after every scan and commit. They are welcome, and nothing is done with them yet.
-    wire.decode(asked.body, wire.ReportMetricsRequest)
+    # Engines send these unasked after every scan and commit.
+    report = wire.decode(asked.body, wire.ReportMetricsRequest)
     catalog.metadata_location(asked.ident)
+    catalog.reports.add(report.report_type, report.metrics)
     return Answer(204)
 
 
@@ -256,6 +258,19 @@ def _rename_view(catalog: Catalog, asked: Asked) -> Answer:
     body = wire.decode(asked.body, wire.RenameTableRequest)
     catalog.views.rename(_ident(body.source), _ident(body.destination))
     return Answer(204)
+
+
+def _list_functions(catalog: Catalog, asked: Asked) -> Answer:
+    # The protocol can read functions and not make any, and neither can we: there are none.
+    catalog.namespace_properties(asked.call.namespace)
+    nothing: list[str] = []
+    page = wire.paginate(nothing, lambda name: name, asked.query.get("pageToken"), asked.query.get("pageSize"))
+    return ok({"identifiers": page.entries, "next-page-token": page.next_token})
+
+
+def _load_function(catalog: Catalog, asked: Asked) -> Answer:
+    catalog.namespace_properties(asked.call.namespace)
+    raise NoSuchFunction(asked.ident)
 
 
 def _list_generic(catalog: Catalog, asked: Asked) -> Answer:
@@ -383,6 +398,8 @@ OPERATIONS: dict[Operation, Callable[[Catalog, Asked], Answer]] = {
     Operation.DROP_VIEW: _drop_view,
     Operation.RENAME_VIEW: _rename_view,
     **TABLE_OPERATIONS,
+    Operation.LIST_FUNCTIONS: _list_functions,
+    Operation.LOAD_FUNCTION: _load_function,
     Operation.LIST_GENERIC_TABLES: _list_generic,
     Operation.CREATE_GENERIC_TABLE: _create_generic,
     Operation.LOAD_GENERIC_TABLE: _load_generic,

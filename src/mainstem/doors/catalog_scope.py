@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from mainstem.admission import Role
-from mainstem.catalog import Catalog, NoSuchNamespace, NoSuchTable, NoSuchView, TableIdent
+from mainstem.catalog import Catalog, NoSuchFunction, NoSuchNamespace, NoSuchTable, NoSuchView, TableIdent
 from mainstem.catalog.names import folder_of
 from mainstem.doors.catalog_answers import Asked
-from mainstem.model import Denied, Invalid
+from mainstem.model import Denied, Invalid, NotFound
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
@@ -34,6 +34,8 @@ _READS = frozenset(
         Operation.LIST_VIEWS,
         Operation.LOAD_VIEW,
         Operation.VIEW_EXISTS,
+        Operation.LIST_FUNCTIONS,
+        Operation.LOAD_FUNCTION,
         Operation.LIST_PARTITIONS,
         Operation.PARTITION_STATS,
         Operation.LIST_SCHEMAS,
@@ -75,13 +77,19 @@ def _check_names(asked: Asked) -> None:
         return
     if not principal.covers(".".join(call.namespace)):
         if call.name:
-            raise NoSuchView(asked.ident) if call.operation in _VIEWS else NoSuchTable(asked.ident)
+            raise _missing(asked)
         raise NoSuchNamespace(call.namespace)
     if call.name and not principal.may_read(asked.ident.table_name):
-        raise NoSuchView(asked.ident) if call.operation in _VIEWS else NoSuchTable(asked.ident)
+        raise _missing(asked)
     is_of_whole_namespace = call.operation in (Operation.DROP_NAMESPACE, Operation.UPDATE_NAMESPACE)
     if is_of_whole_namespace and principal.tables is not None:
         raise Denied("the token is for some tables only")
+
+
+def _missing(asked: Asked) -> NotFound:
+    if asked.call.operation is Operation.LOAD_FUNCTION:
+        return NoSuchFunction(asked.ident)
+    return NoSuchView(asked.ident) if asked.call.operation in _VIEWS else NoSuchTable(asked.ident)
 
 
 def _check_body(catalog: Catalog, asked: Asked) -> None:

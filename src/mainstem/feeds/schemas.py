@@ -1,6 +1,7 @@
 """Declared schemas of a gateway's tables: which columns a delta may write, and with what kind of value.
 
-A table without a schema takes anything. Schemas are kept in one small file, written anew whenever one is registered.
+A gateway without schemas takes any table. One with schemas takes the tables that it knows, and no other. Schemas are
+kept in one small file, written anew whenever one is registered.
 """
 
 import os
@@ -87,7 +88,11 @@ class Schemas:
         for delta in deltas:
             table = kinds.get(delta.table)
             if table is None:
-                continue
+                raise BadDelta(
+                    f"a table is unknown. expected=one with a schema got={delta.table}",
+                    reason="schema_mismatch",
+                    delta_id=delta.delta_id,
+                )
             for each in delta.columns:
                 kind = table.get(each.column)
                 if kind is None or not _fits(kind, each.value):

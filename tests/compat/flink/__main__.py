@@ -1,4 +1,4 @@
-"""Let Flink read what the other engines wrote, and write what they then read, on the local disk."""
+"""Let Flink read what the other engines wrote, and write what they then read: on the local disk and on S3."""
 
 import sys
 import tempfile
@@ -9,19 +9,23 @@ from pyiceberg.types import LongType
 
 from tests.compat.catalog_server import Server
 from tests.compat.flink.process import Flink
+from tests.harness.seaweed import S3Server
 
 ROWS = pa.schema([("id", pa.int64()), ("note", pa.string())])
 
 
 def attach(flink: Flink, lake: str, server: Server) -> None:
-    """A catalog of Flink's."""
+    """A catalog of Flink's. What it needs to reach a store it is told by ours with each table, keys included."""
     options = {
         "type": "iceberg",
         "catalog-type": "rest",
         "uri": server.url,
         "warehouse": "lake",
         "cache-enabled": "false",
+        "header.X-Iceberg-Access-Delegation": "vended-credentials",
     }
+    if server.catalog.warehouse.startswith("s3:"):
+        options["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in options.items())
     flink.run(f"CREATE CATALOG {lake} WITH ({listed})")
 
@@ -65,10 +69,16 @@ def main() -> int:
     """0 if every engine found what the others wrote."""
     with tempfile.TemporaryDirectory(prefix="mainstem-flink-") as temporary:
         folder = Path(temporary)
-        with Server(folder / "one", str(folder / "warehouse")) as server, Flink(folder / "flink") as flink:
-            attach(flink, "lake", server)
-            check(flink, "lake", server)
-            print("Flink: reads, writes, creates; pyiceberg and DuckDB agree", flush=True)
+        with (
+            S3Server(folder / "s3") as s3,
+            Server(folder / "one", str(folder / "warehouse")) as disk,
+            Server(folder / "two", f"{s3.make_bucket('flink')}/lake", s3.io()) as objects,
+            Flink(folder / "flink") as flink,
+        ):
+            for lake, server in (("disk", disk), ("s3", objects)):
+                attach(flink, lake, server)
+                check(flink, lake, server)
+                print(f"Flink on {lake}: reads, writes, creates; pyiceberg and DuckDB agree", flush=True)
     return 0
 
 

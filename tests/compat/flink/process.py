@@ -13,6 +13,8 @@ from tests.compat.downloads import Artifact, cached, fetch, install
 FLINK = "apache-flink==2.1.1"
 JARS = (
     Artifact("org.apache.iceberg", "iceberg-flink-runtime-2.1", "1.11.0"),
+    # S3, with all that it needs.
+    Artifact("org.apache.iceberg", "iceberg-aws-bundle", "1.11.0"),
     Artifact("org.apache.hadoop", "hadoop-client-api", "3.4.2"),
     Artifact("org.apache.hadoop", "hadoop-client-runtime", "3.4.2"),
     Artifact("commons-logging", "commons-logging", "1.3.5"),

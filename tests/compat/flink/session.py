@@ -7,7 +7,14 @@ import json
 import os
 import sys
 
+from pyflink.common import Configuration  # type: ignore[import-not-found]
 from pyflink.table import EnvironmentSettings, TableEnvironment  # type: ignore[import-not-found]
+
+SETTINGS = {
+    "parallelism.default": "1",
+    # Clients of S3 outlive the job that made them, and with them the class loader of that job.
+    "classloader.check-leaked-classloader": "false",
+}
 
 
 def run(environment: TableEnvironment, sql: str) -> list[list[object]]:
@@ -30,8 +37,11 @@ def main() -> None:
     # Whatever else is printed, also by the Java that is started here, must not get between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    environment = TableEnvironment.create(EnvironmentSettings.in_batch_mode())
-    environment.get_config().set("parallelism.default", "1")
+    configuration = Configuration()
+    for name, value in SETTINGS.items():
+        configuration.set_string(name, value)
+    settings = EnvironmentSettings.new_instance().in_batch_mode().with_configuration(configuration).build()
+    environment = TableEnvironment.create(settings)
     told: dict[str, object]
     for line in sys.stdin:
         try:

@@ -2,9 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from mainstem.client.closing import Closing
 from mainstem.client.sync.signal import Signal
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
-class LiveQuery:
+class LiveQuery(Closing):
     """A query and whether its answer may have changed.
 
         with db.live("SELECT count(*) AS open FROM todos WHERE NOT done") as query:
@@ -79,14 +79,6 @@ class LiveQuery:
         """Stop following; whoever iterates comes to an end."""
         self._disconnect()
         self._tell(closed=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _note(self, changed: "Changed") -> None:
         if not self.tables.isdisjoint(name.lower() for name in changed.rows):

@@ -6,12 +6,12 @@ Owns the transactions and tells the app what changed. It never talks to a server
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from mainstem.client.closing import Closing
 from mainstem.client.sync import replica
 from mainstem.client.sync.live import LiveQuery, Watch
 from mainstem.client.sync.records import DeadLetter, MergedMark, State
@@ -56,7 +56,7 @@ class Merged(msgspec.Struct, frozen=True):
     mark: MergedMark
 
 
-class LocalDB:
+class LocalDB(Closing):
     """A local database, safe to use from several threads.
 
         db = LocalDB.open("todos.db", tables=[Table("todos", {"title": "text", "done": "boolean"})])
@@ -102,14 +102,6 @@ class LocalDB:
     def close(self) -> None:
         """Close the file. What was written stays."""
         self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Reading.
 

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
+from mainstem.client.closing import Closing
 from mainstem.client.sync.coordinator import SyncCoordinator
 from mainstem.client.sync.local_db import LocalDB
 from mainstem.client.sync.status import SyncStatus
@@ -15,7 +15,7 @@ from mainstem.client.sync.transport import Transport
 T = TypeVar("T")
 
 
-class SyncThread:
+class SyncThread(Closing):
     """A `SyncCoordinator` whose calls block. `transport` makes the transport, in the thread that will use it.
 
     with LocalDB.open("todos.db") as db, SyncThread(db, lambda: HttpTransport(url, "my-app")) as sync:
@@ -63,14 +63,6 @@ class SyncThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

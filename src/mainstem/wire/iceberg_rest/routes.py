@@ -49,6 +49,8 @@ class Operation(StrEnum):
     COMMIT_VIEW = "commit-view"
     DROP_VIEW = "drop-view"
     RENAME_VIEW = "rename-view"
+    LIST_FUNCTIONS = "list-functions"
+    LOAD_FUNCTION = "load-function"
     # Not the protocol's, but Mainstem's own.
     LIST_PARTITIONS = "list-partitions"
     SET_PARTITIONS = "set-partitions"
@@ -67,7 +69,7 @@ class Call(NamedTuple):
 
     operation: Operation
     namespace: tuple[str, ...] = ()
-    # Of the table or the view.
+    # Of the table, the view or the function.
     name: str = ""
     plan_id: str = ""
 
@@ -105,6 +107,8 @@ _ROUTES: tuple[tuple[str, str, Operation], ...] = (
     ("POST", "namespaces/{namespace}/views/{view}", Operation.COMMIT_VIEW),
     ("DELETE", "namespaces/{namespace}/views/{view}", Operation.DROP_VIEW),
     ("POST", "views/rename", Operation.RENAME_VIEW),
+    ("GET", "namespaces/{namespace}/functions", Operation.LIST_FUNCTIONS),
+    ("GET", "namespaces/{namespace}/functions/{function}", Operation.LOAD_FUNCTION),
     # Not of the specification: tables of other formats, in the form that Apache Polaris gave them.
     ("GET", "namespaces/{namespace}/generic-tables", Operation.LIST_GENERIC_TABLES),
     ("POST", "namespaces/{namespace}/generic-tables", Operation.CREATE_GENERIC_TABLE),
@@ -150,7 +154,7 @@ def route(method: str, raw_path: str) -> Call | None:
         if method == wanted_method and len(segments) == len(pattern):
             names = _match(pattern, segments)
             if names is not None:
-                name = names.get("table") or names.get("view", "")
+                name = names.get("table") or names.get("view") or names.get("function", "")
                 return Call(operation, parse_namespace(names.get("namespace", "")), name, names.get("plan-id", ""))
     return None
 
