@@ -87,7 +87,7 @@ def test_partitions_and_schemas_are_answered_as_the_document_says(server: str) -
         ("GET", "partitions", None),
         ("GET", "partition-stats", None),
     ):
-        told = {} if body is None else {"body": body, "media_type": "application/json"}
+        told: dict[str, Any] = {} if body is None else {"body": body, "media_type": "application/json"}
         case = schema[f"{table}/{path}"][verb].Case(path_parameters={"namespace": "default", "table": "told"}, **told)
         answer = case.call_and_validate(timeout=TIMEOUT_S)
         assert answer.status_code == 200, answer.text
