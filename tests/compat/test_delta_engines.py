@@ -12,6 +12,7 @@ import pytest
 from duckdb_extensions import import_extension
 
 from mainstem.client.delta import DeltaTable, Storage, create_storage
+from mainstem.model.errors import Invalid
 from tests.compat.delta_fixtures import ordered
 
 if TYPE_CHECKING:
@@ -103,3 +104,56 @@ def test_spark_reads_and_writes_on(table: DeltaTable, spark: "SparkSession") -> 
     assert table.query({"n": 31}) == []
     table.upsert([{"_id": "32", "n": 31}])
     assert table.to_spark(spark).where("n = 31").count() == 1
+
+
+def _feed(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted((row["_commit_version"], row["_change_type"], row["_id"], row["n"]) for row in rows)
+
+
+@pytest.mark.spark
+def test_spark_and_we_share_the_rest(tmp_path: Path, spark: "SparkSession") -> None:
+    """The change feed, constraints, versions, new columns, restore, maintenance: done by one, seen by the other."""
+    table = DeltaTable(create_storage(str(tmp_path)), "t")
+    table.create(pa.schema([("_id", pa.string()), ("n", pa.int64())]), deletion_vectors=True, change_feed=True)
+    name = f"delta.`{table.uri}`"
+    table.write([{"_id": str(n), "n": n} for n in range(50)])
+    table.upsert([{"_id": "1", "n": 100}, {"_id": "new", "n": 5}])
+    spark.sql(f"MERGE INTO {name} t USING (SELECT '2' AS _id, 200L AS n) s ON t._id = s._id"
+              " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")  # fmt: skip
+    table.delete({"_id": "3"})
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(table.uri)
+    theirs = _feed([row.asDict() for row in feed.collect()])
+    assert theirs == _feed(table.changes().read_all().to_pylist())
+    assert [change[1:] for change in theirs if change[0] == 3] == [
+        ("update_postimage", "2", 200), ("update_preimage", "2", 2),
+    ]  # fmt: skip
+
+    table.add_constraint("small", "n < 1000")
+    with pytest.raises(Exception, match="CHECK constraint"):
+        spark.sql(f"INSERT INTO {name} VALUES ('big', 5000)")
+    spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT known CHECK (_id <> 'never')")
+    with pytest.raises(Invalid, match="constraint"):
+        table.upsert([{"_id": "never", "n": 1}])
+
+    spark.sql(f"ALTER TABLE {name} ADD COLUMNS (theirs STRING)")
+    table.upsert([{"_id": "4", "n": 4, "theirs": "ours now", "more": 1.5}])
+    assert table.to_spark(spark).where("_id = '4'").first().asDict() == {
+        "_id": "4", "n": 4, "theirs": "ours now", "more": 1.5,
+    }  # fmt: skip
+    before = table.version
+    then = [row.asDict() for row in table.to_spark(spark, at=2).collect()]
+    assert ordered(then) == ordered(table.snapshot(2).query())
+
+    spark.sql(f"OPTIMIZE {name} ZORDER BY (n)")
+    assert len(table.query()) == table.to_spark(spark).count() == 50
+    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 1")
+    assert sorted(row["n"] for row in table.query()) == list(range(50))
+    table.restore(before)
+    assert table.to_spark(spark).where("n = 100").count() == 1
+    table.set_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    assert table.vacuum(dry_run=False)
+    assert ordered([row.asDict() for row in table.to_spark(spark).collect()]) == ours(table)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    spark.sql(f"VACUUM {name} RETAIN 0 HOURS")
+    spark.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert ordered([row.asDict() for row in table.to_spark(spark).collect()]) == ours(table)

@@ -37,12 +37,27 @@ async def test_every_engine_reads_what_the_server_wrote(live_server: ServerProce
     history = DeltaTable(create_storage(str(folder)), f"default/{TABLE}_history")
     assert history.to_spark(spark).count() == len(history.query()) == 13
     await _queries_answer(live_server)
+    await _is_shown(live_server)
     await _is_maintained(live_server)
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as http:
         status = (await http.get("/status")).json()["tables"][f"default.{TABLE}"]
         listed = (await http.get("/v1/namespaces/default/generic-tables")).json()["identifiers"]
     assert (status["covered"], status["error"]) == (status["logged"], None)
     assert {"namespace": ["default"], "name": TABLE} in listed
+
+
+async def _is_shown(server: ServerProcess) -> None:
+    """Operators see it as they see Iceberg's tables."""
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+        tables = {each["table"]: each for each in (await http.get("/v1/overview?limit=1000")).json()["tables"]}
+        writes = {each["table"]: each for each in (await http.get("/v1/write-stats?limit=1000")).json()["tables"]}
+    shown, written = tables[f"default.{TABLE}"], writes[f"default.{TABLE}"]
+    assert (shown["format"], shown["lagChanges"], shown["error"]) == ("delta", 0, None)
+    assert {"name": "n", "type": "double", "required": False} in shown["columns"]
+    newest = shown["snapshots"][0]
+    assert (newest["rows"], int(newest["snapshotId"]) + 1) == (10, shown["snapshotCount"])
+    assert newest["position"] is not None and newest["dataFiles"] == written["dataFiles"] > 0
+    assert written["commitsHour"] == written["snapshots"] and written["rows"] == 10
 
 
 async def _queries_answer(server: ServerProcess) -> None:

@@ -1,8 +1,17 @@
-"""A Delta table's files as maintenance and insight count them: the inventory that Iceberg tables have."""
+"""A Delta table as maintenance and insight look at Iceberg's: its files counted, its latest commits as snapshots."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from mainstem.catalog.inventory import Inventory
+from mainstem.client.delta.log import AddFile, DeltaLog
+from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import row_count
+from mainstem.model import NotFound
 from mainstem.query.delta import DeltaVersion
+from mainstem.query.ports import LoadedTable
+from mainstem.tables.layout import POSITION_MARK
 from mainstem.tables.maintenance import FileFacts
 
 
@@ -23,3 +32,110 @@ def inventory_of(version: DeltaVersion) -> Inventory:
         manifests=0,
         delete_files=sum(file.delete_files for file in files),
     )
+
+
+class _Written(NamedTuple):
+    """What one commit did."""
+
+    at_ms: int
+    operation: str
+    position: int | None
+    files_added: int
+    bytes_added: int
+    rows_added: int
+    files_removed: int
+    bytes_removed: int
+    vectors_added: int
+    vectors_removed: int
+    # Of rows that go with a file, or stay with it under another vector, a commit does not say how many they are.
+    only_adds: bool
+
+
+def described(table: LoadedTable, commits_max: int) -> dict[str, Any]:
+    """The table's document with partitions, and with its latest commits as snapshots, the oldest first.
+
+    Totals of older versions are reckoned back from the newest; their rows as long as commits only added some.
+    """
+    version = table.delta
+    assert version is not None, "a table in Delta"
+    state = version.state
+    (schema,) = table.metadata["schemas"]
+    ids = {field["name"]: field["id"] for field in schema["fields"]}
+    fields = [{"transform": "identity", "source-id": ids[name]} for name in state.metadata.partitionColumns]
+    return {
+        **table.metadata,
+        "format-version": state.protocol.minReaderVersion,
+        "partition-specs": [{"spec-id": 0, "fields": fields}],
+        "default-spec-id": 0,
+        "snapshots": _snapshots(version, commits_max),
+    }
+
+
+def _snapshots(version: DeltaVersion, commits_max: int) -> list[dict[str, Any]]:
+    files = list(version.state.files.values())
+    counts = [len(files), sum(file.size for file in files), sum(file.deletionVector is not None for file in files)]
+    rows: int | None = sum(_live_rows(file) for file in files)
+    found: list[dict[str, Any]] = []
+    for number in range(version.state.version, max(-1, version.state.version - commits_max), -1):
+        try:
+            written = _written(version.storage, version.path, version.state.metadata.id, number)
+        except NotFound:
+            # The log is cleaned up behind a checkpoint.
+            break
+        summary = {
+            "operation": written.operation.lower(),
+            "total-data-files": str(counts[0]),
+            "total-files-size": str(counts[1]),
+            "total-delete-files": str(counts[2]),
+            "added-data-files": str(written.files_added),
+            "added-files-size": str(written.bytes_added),
+            "added-records": str(written.rows_added),
+        }
+        summary |= {} if rows is None else {"total-records": str(rows)}
+        summary |= {} if written.position is None else {POSITION_MARK: str(written.position)}
+        found.append({"snapshot-id": number, "timestamp-ms": written.at_ms, "summary": summary})
+        counts[0] += written.files_removed - written.files_added
+        counts[1] += written.bytes_removed - written.bytes_added
+        counts[2] += written.vectors_removed - written.vectors_added
+        rows = rows - written.rows_added if rows is not None and written.only_adds else None
+    return found[::-1]
+
+
+# A commit never changes, and a table that was made anew has another id.
+@lru_cache(maxsize=20_000)
+def _written(storage: Storage, path: str, table_id: str, number: int) -> _Written:
+    del table_id
+    added: list[AddFile] = []
+    removed = []
+    info: Mapping[str, Any] = {}
+    position = None
+    for action in DeltaLog(storage, path).actions(number):
+        if action.add is not None:
+            added.append(action.add)
+        elif action.remove is not None:
+            removed.append(action.remove)
+        elif action.commitInfo is not None:
+            info = action.commitInfo
+        elif action.txn is not None and action.txn.appId == POSITION_MARK:
+            position = action.txn.version
+    # A file that stays, under another vector, is neither new nor gone.
+    stays = {file.path for file in added} & {file.path for file in removed}
+    new = [file for file in added if file.path not in stays]
+    gone = [file for file in removed if file.path not in stays]
+    return _Written(
+        at_ms=int(info.get("timestamp") or max((file.modificationTime for file in added), default=0)),
+        operation=str(info.get("operation") or ""),
+        position=position,
+        files_added=len(new),
+        bytes_added=sum(file.size for file in new),
+        rows_added=sum(row_count(file) or 0 for file in new),
+        files_removed=len(gone),
+        bytes_removed=sum(file.size or 0 for file in gone),
+        vectors_added=sum(file.deletionVector is not None for file in added),
+        vectors_removed=sum(file.deletionVector is not None for file in removed),
+        only_adds=not removed,
+    )
+
+
+def _live_rows(file: AddFile) -> int:
+    return (row_count(file) or 0) - (0 if file.deletionVector is None else file.deletionVector.cardinality)

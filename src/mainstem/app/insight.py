@@ -6,7 +6,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mainstem.admission import Principal
 from mainstem.catalog import Catalog, TableIdent
@@ -17,6 +17,7 @@ from mainstem.doors import insight as door
 from mainstem.doors.http import Status
 from mainstem.log import Log
 from mainstem.model import NotFound, TableName
+from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
 from mainstem.runtime.logs import RecentErrors
 from mainstem.runtime.memory import rss_bytes
@@ -24,6 +25,8 @@ from mainstem.runtime.memory import rss_bytes
 BUSY = 0.7
 FULL = 0.95
 SNAPSHOTS_SHOWN_MAX = 10
+# Commits of a Delta table that are looked through for the last hour.
+COMMITS_COUNTED_MAX = 100
 HOUR_MS = 3_600_000
 
 _ADVICE = {
@@ -38,8 +41,17 @@ _ADVICE = {
 class Observer:
     """Looks, and changes nothing."""
 
-    def __init__(self, catalog: Catalog, log: Log, clock: Clock, status: Callable[[], Status]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        log: Log,
+        clock: Clock,
+        status: Callable[[], Status],
+        in_delta: Callable[[TableName], LoadedTable | None] = lambda _: None,
+    ) -> None:
+        """`in_delta` loads a table of ours that is kept in Delta; None for every other."""
         self._catalog = catalog
+        self._in_delta = in_delta
         self._log = log
         self._clock = clock
         self._status = status
@@ -92,7 +104,7 @@ class Observer:
         """What was written, table by table."""
         names, truncated = await self._names(principal, limit)
         since_ms = self._clock.now_ms() - HOUR_MS
-        found = [_writes(name, document, since_ms) for name, document in await self._load(names)]
+        found = [_writes(each, since_ms) for each in await self._load(names, COMMITS_COUNTED_MAX)]
         stats = self._log.stats()
         return door.Writes(
             tables=found,
@@ -109,9 +121,9 @@ class Observer:
         names, truncated = await self._names(principal, limit)
         lags = self._status().tables
         found = []
-        for name, document in await self._load(names):
-            lag = lags.get(str(name))
-            found.append(_view(name, document, lag.lag_changes if lag else None, lag.error if lag else None))
+        for each in await self._load(names, SNAPSHOTS_SHOWN_MAX):
+            lag = lags.get(str(each.name))
+            found.append(_view(each, lag.lag_changes if lag else None, lag.error if lag else None))
         return door.Tables(tables=found, truncated=truncated)
 
     def errors(self) -> door.Errors:
@@ -129,19 +141,45 @@ class Observer:
         names = sorted(state.table for state in every if principal.may_read(state.table))
         return names[:limit], len(names) > limit
 
-    async def _load(self, names: Iterable[TableName]) -> list[tuple[TableName, Document]]:
-        def load() -> list[tuple[TableName, Document]]:
+    async def _load(self, names: Iterable[TableName], commits_max: int) -> "list[_Table]":
+        def load() -> list[_Table]:
             found = []
             for name in names:
                 try:
                     loaded = self._catalog.load_table(TableIdent(name.levels, name.table))
+                    found.append(_Table(name, "iceberg", loaded.stored.document))
                 except NotFound:
-                    # Dropped since it was listed, or of another format.
-                    continue
-                found.append((name, loaded.stored.document))
+                    in_delta = self._found_in_delta(name, commits_max)
+                    found += [] if in_delta is None else [in_delta]
             return found
 
         return await asyncio.to_thread(load)
+
+    def _found_in_delta(self, name: TableName, commits_max: int) -> "_Table | None":
+        try:
+            table = self._in_delta(name)
+        except NotFound:
+            # Listed, and not made yet; or dropped since.
+            table = None
+        if table is None or table.delta is None:
+            return None
+        from mainstem.app.deltainventory import described
+
+        return _Table(name, "delta", described(table, commits_max), table.delta.state.version + 1)
+
+
+class _Table(NamedTuple):
+    """A table of either format, described as Iceberg's are."""
+
+    name: TableName
+    format: str
+    document: Document
+    # Versions that Delta has had; Iceberg's snapshots are counted in the document.
+    versions: int | None = None
+
+    @property
+    def snapshot_count(self) -> int:
+        return len(self.document.get("snapshots") or ()) if self.versions is None else self.versions
 
 
 def _machine_bounds(status: Status) -> dict[str, tuple[int, int]]:
@@ -169,16 +207,17 @@ def _machine_memory() -> dict[str, int]:
     return {told: kib[name] * 1024 for name, told in names.items() if name in kib}
 
 
-def _writes(name: TableName, document: Document, since_ms: int) -> door.TableWrites:
+def _writes(table: _Table, since_ms: int) -> door.TableWrites:
+    document = table.document
     snapshots: list[Any] = document.get("snapshots") or []
     current = _current(document)
     total = _summary(current)
     lately = [each for each in snapshots if each.get("timestamp-ms", 0) >= since_ms]
     files, size = _number(total, "total-data-files"), _number(total, "total-files-size")
     return door.TableWrites(
-        table=str(name),
-        format=f"iceberg v{document.get('format-version', 1)}",
-        snapshots=len(snapshots),
+        table=str(table.name),
+        format=f"{table.format} v{document.get('format-version', 1)}",
+        snapshots=table.snapshot_count,
         data_files=files,
         delete_files=_number(total, "total-delete-files"),
         rows=_number(total, "total-records"),
@@ -192,14 +231,16 @@ def _writes(name: TableName, document: Document, since_ms: int) -> door.TableWri
     )
 
 
-def _view(name: TableName, document: Document, lag: int | None, error: str | None) -> door.TableView:
+def _view(table: _Table, lag: int | None, error: str | None) -> door.TableView:
+    document = table.document
     schema = _by_id(document.get("schemas"), "schema-id", document.get("current-schema-id"))
     fields = schema.get("fields", [])
     columns = {each["id"]: each["name"] for each in fields}
     spec = _by_id(document.get("partition-specs"), "spec-id", document.get("default-spec-id"))
     snapshots: list[Any] = document.get("snapshots") or []
     return door.TableView(
-        table=str(name),
+        table=str(table.name),
+        format=table.format,
         format_version=int(document.get("format-version", 1)),
         location=str(document.get("location", "")),
         columns=[
@@ -211,7 +252,7 @@ def _view(name: TableName, document: Document, lag: int | None, error: str | Non
         ],
         schemas=len(document.get("schemas") or ()),
         snapshots=[_snapshot(each) for each in reversed(snapshots[-SNAPSHOTS_SHOWN_MAX:])],
-        snapshot_count=len(snapshots),
+        snapshot_count=table.snapshot_count,
         lag_changes=lag,
         error=error,
     )
@@ -224,7 +265,7 @@ def _snapshot(snapshot: Any) -> door.SnapshotView:
         snapshot_id=str(snapshot.get("snapshot-id")),
         at_ms=int(snapshot.get("timestamp-ms", 0)),
         operation=str(summary.get("operation", "")),
-        rows=_number(summary, "total-records"),
+        rows=_number(summary, "total-records") if "total-records" in summary or not summary else None,
         data_files=_number(summary, "total-data-files"),
         delete_files=_number(summary, "total-delete-files"),
         bytes=_number(summary, "total-files-size"),

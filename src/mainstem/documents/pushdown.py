@@ -22,6 +22,11 @@ def pushdown(filter: Mapping[str, Any] | Node, columns: Columns) -> Predicate:
     return _bound(parse_filter(filter) if isinstance(filter, Mapping) else filter, columns, upper=True)
 
 
+def is_exact(node: Node, columns: Columns, predicate: Predicate) -> bool:
+    """Whether a filter's predicate holds for no row that the filter does not match."""
+    return _bound(node, columns, upper=False) == predicate
+
+
 def _bound(node: Node, columns: Columns, *, upper: bool) -> Predicate:
     match node:
         case And(children):

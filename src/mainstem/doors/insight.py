@@ -96,12 +96,13 @@ class Column(Wire, frozen=True, kw_only=True):
 
 
 class SnapshotView(Wire, frozen=True, kw_only=True):
-    """A snapshot. Its id is text: it has 63 bits, which JSON numbers do not carry."""
+    """A snapshot, or a version of a Delta table. Its id is text: it has 63 bits, which JSON numbers do not carry."""
 
     snapshot_id: str
     at_ms: int
     operation: str
-    rows: int
+    # None where the table does not say: older versions of Delta, once rows were deleted.
+    rows: int | None
     data_files: int
     delete_files: int
     bytes: int
@@ -112,6 +113,8 @@ class TableView(Wire, frozen=True, kw_only=True):
     """A table, as the console shows it."""
 
     table: str
+    # iceberg or delta, and the version that a reader has to know.
+    format: str
     format_version: int
     location: str
     columns: list[Column]

@@ -9,7 +9,6 @@
 A state table's lane waits while its files are rewritten: a commit in between would make the rewriting void.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,15 +18,13 @@ import msgspec
 
 from mainstem.client.delta.errors import delta_errors
 from mainstem.client.delta.log import AddFile
+from mainstem.client.delta.vacuum import unneeded
 from mainstem.client.delta.zones import row_count
 from mainstem.model.names import TableName
 from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable
+from mainstem.pipeline.steps import Done, OnProgress, run_steps
 from mainstem.pipeline.turns import Turns
 from mainstem.tables.maintenance import FileFacts, Group, MaintenanceSettings, Step, for_table, matches, plan_groups
-
-Done = dict[str, int]
-OnProgress = Callable[[Step, Mapping[str, int]], None]
-_HOUR_S = 3600
 
 
 class DeltaMaintenance:
@@ -55,25 +52,14 @@ class DeltaMaintenance:
     ) -> dict[str, Done]:
         """Do the steps to one physical table. `changes` are settings of this run alone."""
         settings = msgspec.structs.replace(for_table(self._settings, table.properties), **changes)
-        results: dict[str, Done] = {}
-        for step in [step for step in Step if step in steps]:
-            if not go_on():
-                break
-            match step:
-                case Step.COMPACT:
-                    results[step] = self._compact(table, settings, partitions)
-                case Step.DELETES:
-                    results[step] = self._fold(table, settings, partitions, go_on)
-                case Step.MANIFESTS:
-                    results[step] = {"manifests_read": 0, "manifests_written": 0}
-                case Step.EXPIRE:
-                    gone = self._vacuum(table, settings.snapshot_age_s)
-                    results[step] = {"data_files": gone}
-                case Step.ORPHANS:
-                    gone = self._vacuum(table, settings.orphan_age_s, orphans=True, dry_run=dry_run)
-                    results[step] = {"files": gone}
-            on_progress(step, results[step])
-        return results
+        work: dict[Step, Callable[[], Done]] = {
+            Step.COMPACT: lambda: self._compact(table, settings, partitions),
+            Step.DELETES: lambda: self._fold(table, settings, partitions, go_on),
+            Step.MANIFESTS: lambda: {"manifests_read": 0, "manifests_written": 0},
+            Step.EXPIRE: lambda: {"data_files": self._vacuum(table, settings.snapshot_age_s)},
+            Step.ORPHANS: lambda: {"files": self._vacuum(table, settings.orphan_age_s, orphans=True, dry_run=dry_run)},
+        }
+        return run_steps(steps, work, on_progress, go_on)
 
     def _turn(self, table: DeltaLakeTable) -> AbstractContextManager[object]:
         # Rows are only ever added to a history, which no rewriting minds.
@@ -111,23 +97,16 @@ class DeltaMaintenance:
         return {"files_read": rewritten, "files_written": rewritten}
 
     def _vacuum(self, table: DeltaLakeTable, age_s: float, *, orphans: bool = False, dry_run: bool = False) -> int:
-        # Whoever names an age below a second means all of them; else hours, which is what Delta counts in.
-        hours = 0 if age_s < 1 else math.ceil(age_s / _HOUR_S)
-        with self._turn(table), delta_errors(str(table.name)):
-            opened = self._opened(table)
-            known = opened.vacuum(hours, dry_run=dry_run or orphans, enforce_retention_duration=False)
-            if not orphans:
-                return len(known)
-            found = opened.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
-            # What the log knows to be gone is listed too, whether it is still there or not, and in other words.
-            return len({_last(path) for path in found} - {_last(path) for path in known})
+        with self._turn(table):
+            found = unneeded(table.log, self._lake.clock.now_ms() - round(age_s * 1000))
+            paths = found.orphans if orphans else found.expired
+            if not dry_run:
+                for path in paths:
+                    self._lake.storage.delete(path)
+        return len(paths)
 
     def _opened(self, table: DeltaLakeTable) -> deltalake.DeltaTable:
         return self._lake.table(table.name).delta_rs()
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def facts_of(file: AddFile) -> FileFacts:

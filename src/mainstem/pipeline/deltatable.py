@@ -71,12 +71,12 @@ class DeltaLakeTable:
     def __init__(self, lake: "DeltaLake", name: TableName, log: DeltaLog) -> None:
         self.lake = lake
         self.name = name
-        self._log = log
+        self.log = log
         self._state: State = log.newest()
 
     def refresh(self) -> None:
         """Look at the newest version."""
-        self._state = self._log.newest()
+        self._state = self.log.newest()
 
     @property
     def version(self) -> int:
@@ -128,9 +128,9 @@ class DeltaLakeTable:
         storage, schema = self.lake.storage, schema_of(self._state.metadata)
         files = list(self._state.files.values())
         every = [*dict.fromkeys([*names, KEY])]
-        with engine_of(storage).cursor() as cursor, read_errors(storage, self._log.table, files):
+        with engine_of(storage).cursor() as cursor, read_errors(storage, self.log.table, files):
             cursor.register("wanted", keys.select([KEY]))
-            source = Source(cursor, storage, self._log.table, schema, files)
+            source = Source(cursor, storage, self.log.table, schema, files)
             return cursor.execute(
                 f"SELECT {', '.join([*map(quoted, every), FILE, ROW])} FROM {source.relation(every, places=True)}"
                 f" SEMI JOIN wanted USING ({KEY})"
@@ -140,10 +140,10 @@ class DeltaLakeTable:
         """Columns of the rows of some keys that meet a condition."""
         storage, schema = self.lake.storage, schema_of(self._state.metadata)
         files = list(self._state.files.values())
-        with engine_of(storage).cursor() as cursor, read_errors(storage, self._log.table, files):
+        with engine_of(storage).cursor() as cursor, read_errors(storage, self.log.table, files):
             cursor.register("wanted", keys.select([KEY]))
             every = list(schema.fields)
-            relation = Source(cursor, storage, self._log.table, schema, files).relation(every)
+            relation = Source(cursor, storage, self.log.table, schema, files).relation(every)
             return cursor.execute(
                 f"SELECT {', '.join(map(quoted, names))} FROM {relation} SEMI JOIN wanted USING ({KEY})"
                 f" WHERE {condition}"
@@ -183,8 +183,8 @@ class DeltaLakeTable:
             return False
         storage, schema = self.lake.storage, schema_of(self._state.metadata)
         names = list(schema.fields)
-        with engine_of(storage).cursor() as cursor, read_errors(storage, self._log.table, [file]):
-            relation = Source(cursor, storage, self._log.table, schema, [file]).relation(names)
+        with engine_of(storage).cursor() as cursor, read_errors(storage, self.log.table, [file]):
+            relation = Source(cursor, storage, self.log.table, schema, [file]).relation(names)
             rows = cursor.execute(f"SELECT {', '.join(map(quoted, names))} FROM {relation}").to_arrow_table()
         self._commit(Replacement([], _NO_PLACES, rows, dropped=[file], moved=True), self.marks(), "OPTIMIZE")
         return True
@@ -197,17 +197,17 @@ class DeltaLakeTable:
         # DuckDB casts while it reads; a Variant that becomes text is ours to read.
         texts = {name for name in changed if name in before.fields and before.fields[name].is_variant}
         known = [name for name in after.fields if name not in texts]
-        with engine_of(storage).cursor() as cursor, read_errors(storage, self._log.table, files):
-            relation = Source(cursor, storage, self._log.table, after, files).relation(known)
+        with engine_of(storage).cursor() as cursor, read_errors(storage, self.log.table, files):
+            relation = Source(cursor, storage, self.log.table, after, files).relation(known)
             rows = cursor.execute(f"SELECT {', '.join(map(quoted, known))} FROM {relation}").to_arrow_table()
             for name in texts:
-                relation = Source(cursor, storage, self._log.table, before, files).relation([name])
+                relation = Source(cursor, storage, self.log.table, before, files).relation([name])
                 found = cursor.execute(f"SELECT {quoted(name)} FROM {relation}").to_arrow_table()
                 rows = rows.append_column(name, from_variants(found[name]))
         return rows
 
     def _commit(self, change: Replacement, marks: Marks, operation: str) -> None:
-        writer = Transaction(engine_of(self.lake.storage), self._log, self._state)
+        writer = Transaction(engine_of(self.lake.storage), self.log, self._state)
         progress = {POSITION_MARK: int(marks.position), HLC_MARK: marks.hlc_max}
         version = writer.commit(change, Commit(operation, transactions=progress), self.lake.clock.now_ms())
         self.refresh()

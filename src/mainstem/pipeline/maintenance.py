@@ -17,6 +17,7 @@ from mainstem.model.names import TableName
 from mainstem.pipeline.compaction import Compacted, Compaction, own_lake
 from mainstem.pipeline.deltamaintenance import DeltaMaintenance
 from mainstem.pipeline.lake import Lake, LakeTable, is_conflict
+from mainstem.pipeline.steps import Done, OnProgress, run_steps
 from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import Clock
 from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table
@@ -26,10 +27,6 @@ log = logging.getLogger(__name__)
 ATTEMPTS_MAX = 3
 # Threads that delete files: enough for a store where each delete is a round trip.
 _DELETE_THREADS = 4
-
-# What a step did, by name. Only numbers: they are added up in the metrics.
-Done = dict[str, int]
-OnProgress = Callable[[Step, Mapping[str, int]], None]
 
 
 class Maintenance:
@@ -83,31 +80,23 @@ class Maintenance:
             raise NotFound(f"table does not exist. got={table}")
         settings = msgspec.structs.replace(for_table(self._settings, _properties(found)), **(changes or {}))
         lane = table.logical
-        results: dict[str, Done] = {}
-        for step in [step for step in Step if step in steps]:
-            if not go_on():
-                break
-            match step:
-                case Step.COMPACT:
-                    compacted = self._compaction.run(
-                        lane,
-                        found,
-                        settings,
-                        partitions=partitions,
-                        on_progress=lambda done: on_progress(Step.COMPACT, _numbers(done)),
-                        go_on=go_on,
-                    )
-                    results[step] = _numbers(compacted)
-                case Step.DELETES:
-                    results[step] = self._in_turn(lane, found, lambda: self._rewrite_deletes(found, settings))
-                case Step.MANIFESTS:
-                    results[step] = self._in_turn(lane, found, lambda: self._rewrite_manifests(found, settings))
-                case Step.EXPIRE:
-                    results[step] = self._expire(lane, found, settings)
-                case Step.ORPHANS:
-                    results[step] = self._remove_orphans(found, settings, dry_run=dry_run)
-            on_progress(step, results[step])
-        return results
+        work: dict[Step, Callable[[], Done]] = {
+            Step.COMPACT: lambda: _numbers(
+                self._compaction.run(
+                    lane,
+                    found,
+                    settings,
+                    partitions=partitions,
+                    on_progress=lambda done: on_progress(Step.COMPACT, _numbers(done)),
+                    go_on=go_on,
+                )
+            ),
+            Step.DELETES: lambda: self._in_turn(lane, found, lambda: self._rewrite_deletes(found, settings)),
+            Step.MANIFESTS: lambda: self._in_turn(lane, found, lambda: self._rewrite_manifests(found, settings)),
+            Step.EXPIRE: lambda: self._expire(lane, found, settings),
+            Step.ORPHANS: lambda: self._remove_orphans(found, settings, dry_run=dry_run),
+        }
+        return run_steps(steps, work, on_progress, go_on)
 
     def _in_turn(self, lane: TableName, table: LakeTable, work: Callable[[], Done]) -> Done:
         """Hold the lane for one short step. Somebody else may still commit: then it is done again."""

@@ -92,7 +92,7 @@ class DeltaTables:
 
 def _document(state: State, location: str) -> dict[str, Any]:
     fields = [
-        {"id": number, "name": field.name, "required": False, "type": _iceberg_type(field.type)}
+        {"id": number, "name": field.name, "required": False, "type": _stated_type(field)}
         for number, field in enumerate(schema_of(state.metadata).fields.values(), start=1)
     ]
     files = state.files.values()
@@ -114,6 +114,10 @@ def _document(state: State, location: str) -> dict[str, Any]:
         "snapshots": [{"snapshot-id": state.version, "timestamp-ms": 0, "summary": summary}],
         "current-snapshot-id": state.version,
     }
+
+
+def _stated_type(field: Field) -> Any:
+    return "variant" if field.is_variant else _iceberg_type(field.type)
 
 
 def _iceberg_type(type_: pa.DataType) -> Any:
@@ -141,8 +145,17 @@ def delta_sql(session: Session, name: TableName, version: DeltaVersion) -> str:
         return session.arrow(f"__mainstem_{what}_of_{name}", rows)
 
     source = Source(session.connection, version.storage, version.path, schema, files, keep)
-    names = list(schema.fields)
-    return f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names)}"
+    selected = ", ".join(_selected(field) for field in schema.fields.values())
+    return f"SELECT {selected} FROM {source.relation(list(schema.fields))}"
+
+
+def _selected(field: Field) -> str:
+    name = quoted(field.name)
+    if not field.is_variant:
+        return name
+    # Files have it in two parts. A null in one of them is a null, not a Variant that holds one.
+    whole = f"variant_bytes_to_variant({name}.metadata || {name}.value)"
+    return f"CASE WHEN {name} IS NOT NULL THEN {whole} END AS {name}"
 
 
 def planned_files(version: DeltaVersion, schema: "Schema") -> "list[DataFile]":

@@ -10,12 +10,13 @@ How values look in JSON (the guide has the same table):
     INTERVAL             {"months": 0, "days": 3, "nanoseconds": 0}
     BLOB, BIT            base64
     LIST, STRUCT, MAP    an array, an object, an array of [key, value]
+    VARIANT              the value that it holds
     everything else      its text
 """
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -24,13 +25,25 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 SAFE_INTEGER_MAX = (1 << 53) - 1
+VARIANT = "VARIANT"
+# On a field whose text is the JSON of a Variant.
+_MARK = {b"mainstem.variant": b"json"}
+
+
+def with_json_marked(schema: pa.Schema, types: Sequence[str]) -> pa.Schema:
+    """The schema of an answer, with a mark on the text that stands for Variants."""
+    fields = zip(schema, types, strict=True)
+    return pa.schema([pa.field(f.name, pa.string(), f.nullable, _MARK) if kind == VARIANT else f for f, kind in fields])
 
 
 def json_rows(batch: pa.RecordBatch) -> list[bytes]:
     """Each row as the bytes of a JSON array."""
     if batch.num_columns == 0:
         return []
-    values = [plain_values(column) for column in batch.columns]
+    values = [
+        _decoded_json(column) if field.metadata == _MARK else plain_values(column)
+        for column, field in zip(batch.columns, batch.schema, strict=True)
+    ]
     return [msgspec.json.encode(row) for row in zip(*values, strict=True)]
 
 
@@ -73,6 +86,18 @@ class ArrowPieces:
         start = self._head if self._started else 0
         self._started = True
         return data[start:] if last else data[start:tail]
+
+
+def _decoded_json(column: pa.Array) -> list[Any]:
+    return [None if text is None else _plain(_value_of(text)) for text in column.to_pylist()]
+
+
+def _value_of(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        # NaN and the infinities have no JSON.
+        return text
 
 
 def _decoded(field: pa.Field) -> pa.Field:

@@ -8,7 +8,7 @@ Leaving the block ends the query, finished or not. DuckDB works in threads of ou
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from mainstem.model import Conflict, Denied, Invalid, MainstemError, Overloaded
 from mainstem.query.binding import Binder, BoundTable, Freshness
+from mainstem.query.encode import VARIANT, with_json_marked
 from mainstem.query.ports import Lake, Pending, Readable, everything
 from mainstem.query.route import EngineName
 from mainstem.query.sandbox import SandboxSettings, Session, Sessions
-from mainstem.query.statement import Kind, Parser, Statement
+from mainstem.query.statement import Kind, Parser, Statement, quote
 from mainstem.query.tables import SnapshotUse, current_snapshot, shared_vectors_sql
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -283,10 +284,10 @@ class _Execution:
         session.connection.execute(prefix + statement.sql)
         described = session.connection.description or []
         self.columns = tuple(Column(each[0], str(each[1])) for each in described)
-        if variant := [column.name for column in self.columns if "VARIANT" in column.type]:
-            raise Invalid(f"a variant cannot leave as it is. expected=CAST(… AS JSON) got={', '.join(variant)}")
+        if any(VARIANT in column.type for column in self.columns):
+            session.connection.execute(_with_json(statement.sql, self.columns))
         self._reader = session.connection.to_arrow_reader(_BATCH_ROWS)
-        self.schema = self._reader.schema
+        self.schema = with_json_marked(self._reader.schema, [column.type for column in self.columns])
 
     def give(self, table: pa.Table) -> None:
         """Answer with a table that needs no engine."""
@@ -299,9 +300,10 @@ class _Execution:
         assert self._reader is not None
         self._check_stop()
         try:
-            return self._reader.read_next_batch()
+            batch = self._reader.read_next_batch()
         except StopIteration:
             return None
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
     async def end(self) -> None:
         """Leave the session to the next query. The rest of the rows is not read."""
@@ -321,6 +323,21 @@ class _Execution:
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise Invalid("the query was stopped", reason="query_timeout")
+
+
+def _with_json(sql: str, columns: Sequence[Column]) -> str:
+    """The same rows with each Variant as JSON: Arrow has no such type."""
+    if nested := [column.name for column in columns if VARIANT in column.type and column.type != VARIANT]:
+        raise Invalid(f"a variant cannot leave inside another value. expected=CAST(… AS JSON) got={', '.join(nested)}")
+    names = [f"c{number}" for number in range(len(columns))]
+    selected = [
+        # A null that is no value of its own stays one.
+        f"CASE WHEN {name} IS NOT NULL THEN CAST({name} AS JSON) END AS {quote(column.name)}"
+        if column.type == VARIANT
+        else f"{name} AS {quote(column.name)}"
+        for name, column in zip(names, columns, strict=True)
+    ]
+    return f"SELECT {', '.join(selected)} FROM ({sql.rstrip().rstrip(';')}\n) AS answered({', '.join(names)})"
 
 
 def refuse_misread(session: Session, table: BoundTable) -> None:

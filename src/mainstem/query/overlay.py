@@ -6,6 +6,7 @@ pending one is the later. Values that do not fit their column widen it for this 
 pipeline will for good (`mainstem.tables.types`).
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from mainstem.model import Hlc, Row, Stamp, join
 from mainstem.model.merge import Cell
+from mainstem.query.encode import VARIANT
 from mainstem.query.ports import LoadedTable, PendingRow
 from mainstem.query.sandbox import Session
 from mainstem.query.statement import quote
@@ -99,8 +101,9 @@ class _Layer:
         for name, number in self.index.items():
             cells = [cells.get(name) for cells in self._cells]
             ours = [cell is not None and cell.value is not _BASE for cell in cells]
+            text = json_of if self.base_types.get(name) == VARIANT else text_of
             data[f"v{number}"] = pa.array(
-                [text_of(cell.value) if cell and won else None for cell, won in zip(cells, ours, strict=True)],
+                [text(cell.value) if cell and won else None for cell, won in zip(cells, ours, strict=True)],
                 pa.string(),
             )
             data[f"p{number}"] = pa.array(ours, pa.bool_())
@@ -113,6 +116,9 @@ class _Layer:
         values = [value for value in found if value is not _BASE and value is not None]
         base = self.base_types.get(name)
         given = column_name(name)
+        if base == VARIANT:
+            # It takes every value as it is.
+            return base
         if base is None or given in self.kinds:
             return widened(self.kinds.get(given, Kind.NULL), values)
         # A declared type: its own parser decides whether every text fits.
@@ -156,6 +162,11 @@ def text_of(value: Any) -> str | None:
         # msgspec encodes no integer beyond 64 bits.
         return str(value)
     return msgspec.json.encode(value).decode()
+
+
+def json_of(value: Any) -> str | None:
+    """A pending value as JSON; None for a null."""
+    return None if value is None else json.dumps(value, separators=(",", ":"))
 
 
 def clocks_text(row: Row, names: Collection[str]) -> str | None:
@@ -229,7 +240,9 @@ def _union(
             touched.append(f"CAST({source} AS {RESERVED[name]}) AS {column}")
             continue
         number, kind = layer.index[name], types[name]
-        value = f"CASE WHEN w.p{number} THEN CAST(w.v{number} AS {kind})"
+        given = f"CAST(w.v{number} AS JSON)" if kind == VARIANT else f"w.v{number}"
+        # A null stays one: its JSON would be a Variant that holds a null.
+        value = f"CASE WHEN w.p{number} AND w.v{number} IS NULL THEN NULL WHEN w.p{number} THEN CAST({given} AS {kind})"
         if name in base_types:
             untouched.append(f"CAST(b.{column} AS {kind}) AS {column}")
             touched.append(f"{value} WHEN w.b{number} THEN CAST(h.{column} AS {kind}) END AS {column}")

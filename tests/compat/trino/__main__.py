@@ -7,7 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.types import LongType
 
+from mainstem.client.delta import create_storage
 from tests.compat.catalog_server import Server
+from tests.compat.trino import delta
 from tests.compat.trino.server import TrinoServer
 from tests.harness.equality_deletes import delete_where_equal
 from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -23,10 +25,15 @@ def properties(server: Server, s3: S3Server | None) -> dict[str, str]:
         "iceberg.rest-catalog.uri": server.url,
         "iceberg.rest-catalog.warehouse": "lake",
     }
+    return found | files(s3)
+
+
+def files(s3: S3Server | None) -> dict[str, str]:
+    """How Trino reaches files: those of this machine, or an S3 server's."""
     if s3 is None:
-        return found | {"fs.hadoop.enabled": "true"}
+        return {"fs.hadoop.enabled": "true"}
     # Trino takes keys from a catalog only together with a session token, which only a token service gives out.
-    return found | {
+    return {
         "fs.native-s3.enabled": "true",
         "s3.endpoint": s3.url,
         "s3.region": REGION,
@@ -96,11 +103,26 @@ def main() -> int:
             S3Server(folder / "s3") as s3,
             Server(folder / "one", (folder / "warehouse").as_uri()) as disk,
             Server(folder / "two", f"{s3.make_bucket('trino')}/lake", s3.io()) as objects,
-            TrinoServer(folder / "trino", {"disk": properties(disk, None), "s3": properties(objects, s3)}) as trino,
+            TrinoServer(
+                folder / "trino",
+                {
+                    "disk": properties(disk, None),
+                    "s3": properties(objects, s3),
+                    "delta_disk": delta.on_disk(folder),
+                    "delta_s3": delta.properties(f"{s3.make_bucket('trino-tables')}/list", files(s3)),
+                },
+            ) as trino,
         ):
             for lake, server in (("disk", disk), ("s3", objects)):
                 check(trino, lake, server)
                 print(f"Trino on {lake}: reads, writes, evolves; pyiceberg and DuckDB agree", flush=True)
+            keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
+            bucket = s3.make_bucket("trino-delta")
+            for lake, storage in (
+                ("delta_disk", create_storage(str(folder / "delta"))),
+                ("delta_s3", create_storage(f"{bucket}/lake", endpoint=s3.url, region=REGION, **keys)),
+            ):
+                print(f"Trino on {lake}: {', '.join(delta.check(trino, lake, storage))}", flush=True)
     return 0
 
 

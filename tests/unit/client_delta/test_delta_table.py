@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import json
 import math
 import os
 from decimal import Decimal
@@ -15,6 +16,8 @@ import pytest
 from bson.objectid import ObjectId
 
 from mainstem.client.delta import AsyncDeltaTable, DeltaTable, Storage, VersionMismatchError, create_storage, find
+from mainstem.client.delta.vacuum import RETENTION
+from mainstem.client.delta.vectors import encode85
 from mainstem.documents import matches
 from mainstem.model.errors import Invalid, NotFound
 
@@ -325,3 +328,52 @@ def test_a_large_table_whole_is_the_same_rows(storage: Storage) -> None:
     assert whole.sort_by("n") == table.query_arrow({"n": {"$gte": 0}}).sort_by("n")
     assert whole.num_rows == 399_600
     assert table.snapshot(1).query_arrow(projection=["s"]).num_rows == 200_000
+
+
+def test_vectors_in_the_log_are_read_and_ours_are_in_files(tmp_path: Path) -> None:
+    table = DeltaTable(create_storage(str(tmp_path)), "t")
+    table.write([{"_id": n} for n in range(100)], properties={"delta.enableDeletionVectors": "true"})
+    table.delete({"_id": {"$in": [3, 77]}})
+    (binary,) = (tmp_path / "t").glob("deletion_vector_*.bin")
+    commit = tmp_path / "t" / "_delta_log" / f"{table.version:020d}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    (add,) = (action["add"] for action in actions if "add" in action)
+    # The same vector as some other writers keep it: after the file's version and the length, up to the checksum.
+    size = add["deletionVector"]["sizeInBytes"]
+    data = binary.read_bytes()[5 : 5 + size]
+    add["deletionVector"] = {
+        "storageType": "i",
+        "pathOrInlineDv": encode85(data + b"\0" * (-size % 4)),
+        "sizeInBytes": size,
+        "cardinality": 2,
+    }
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    binary.unlink()
+    again = DeltaTable(create_storage(str(tmp_path)), "t")
+    left = sorted(set(range(100)) - {3, 77})
+    assert sorted(row["_id"] for row in again.query()) == left
+    theirs = pa.RecordBatchReader.from_stream(again.delta_rs().scan()).read_all()
+    assert sorted(theirs["_id"].to_pylist()) == left
+    again.delete({"_id": 4})
+    assert len(again.query()) == 97
+
+
+def test_vacuum_keeps_the_vectors_that_are_in_use_and_takes_the_others(tmp_path: Path) -> None:
+    storage = create_storage(str(tmp_path))
+    table = DeltaTable(storage, "t")
+    table.write([{"_id": n, "p": n % 2} for n in range(100)], partition_by=["p"],
+                properties={"delta.enableDeletionVectors": "true", RETENTION: "interval 0 hours"})  # fmt: skip
+    table.delete({"_id": 3})
+    (first,) = (tmp_path / "t").glob("*.bin")
+    table.delete({"_id": 5})
+    DeltaTable(storage, "t/inner").write([{"_id": 1}])
+    stray = tmp_path / "t" / "p=0" / "stray.parquet"
+    stray.write_bytes(b"of a writer that died")
+    inner = DeltaTable(storage, "t/inner").snapshot().file_uris()
+    assert sorted(table.vacuum()) == sorted([first.name, "p=0/stray.parquet"])
+    table.vacuum(dry_run=False)
+    assert not first.exists() and not stray.exists() and all(Path(uri).exists() for uri in inner)
+    again = DeltaTable(create_storage(str(tmp_path)), "t")
+    assert sorted(row["_id"] for row in again.query()) == [n for n in range(100) if n not in (3, 5)]
+    with pytest.raises(Invalid, match="keeps more"):
+        DeltaTable(storage, "t/inner").vacuum(retention_hours=1)

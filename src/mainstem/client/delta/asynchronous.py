@@ -6,7 +6,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from mainstem.client.delta.snapshot import Filter
+from mainstem.client.delta.queries import Filter
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.table import DeltaTable
 

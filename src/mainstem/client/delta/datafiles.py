@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mainstem.client.delta.schema import TableSchema
+from mainstem.client.delta.shredding import shreds, write_shredded
 from mainstem.client.delta.storage import Storage
 from mainstem.model.errors import Invalid
 
@@ -66,14 +67,12 @@ def _write(
     path = "/".join(part for part in (folder, *below, name) if part)
     physical = [schema.fields[column].physical if column in schema.fields else column for column in rows.column_names]
     stored = _with_whole_variants(rows, schema).rename_columns(physical).replace_schema_metadata(None)
+    variants = [field.physical for field in schema.fields.values() if field.is_variant]
     storage.make_folder(f"{table}/{path}".rpartition("/")[0])
-    with (
-        storage.files.open_output_stream(f"{table}/{path}") as sink,
-        pq.ParquetWriter(
-            sink, _without_metadata(stored.schema), compression="zstd", coerce_timestamps="us", store_schema=False
-        ) as writer,
-    ):
-        writer.write_table(stored.cast(_without_metadata(stored.schema)), ROW_GROUP_ROWS)
+    if shreds(schema):
+        write_shredded(storage, f"{table}/{path}", stored, variants)
+    else:
+        _write_plain(storage, f"{table}/{path}", stored)
     size = storage.files.get_file_info(f"{table}/{path}").size
     return {
         # The log writes paths as URLs do.
@@ -84,6 +83,15 @@ def _write(
         "dataChange": True,
         "stats": json.dumps(_stats(stored)),
     }
+
+
+def _write_plain(storage: Storage, path: str, rows: pa.Table) -> None:
+    schema = _without_metadata(rows.schema)
+    with (
+        storage.files.open_output_stream(path) as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd", coerce_timestamps="us", store_schema=False) as writer,
+    ):
+        writer.write_table(rows.cast(schema), ROW_GROUP_ROWS)
 
 
 # In a file the two parts of a Variant are never null, only the whole is.

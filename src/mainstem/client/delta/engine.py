@@ -6,6 +6,7 @@ from the log, rows that a deletion vector names are left out. It decides nothing
 
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 FILE, ROW = "file_index", "file_row_number"
 # Tables that are kept open in delta-rs, each with the list of its files.
 HANDLES_MAX = 16
+# Of files with deletion vectors, which never change.
+VECTOR_BYTES_MAX = 64 * 1024 * 1024
 PLACES = pa.schema([(FILE, pa.int64()), (ROW, pa.int64())])
 
 
@@ -51,6 +54,7 @@ class Engine:
         self.storage = storage
         self.footers = Footers(storage)
         self.shapes = Shapes()
+        self.vector_files = VectorFiles(storage)
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._handles: dict[str, deltalake.DeltaTable] = {}
@@ -94,6 +98,36 @@ class Engine:
         return connection
 
 
+class VectorFiles:
+    """Files of deletion vectors, the latest kept in memory: each has the vectors of many data files."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def read(self, path: str) -> bytes:
+        """A whole file. Raises NotFound."""
+        with self._lock:
+            if path in self._kept:
+                self._kept.move_to_end(path)
+                return self._kept[path]
+        content = self._storage.read(path)
+        with self._lock:
+            if path not in self._kept:
+                self._kept[path] = content
+                self._bytes += len(content)
+            while self._bytes > VECTOR_BYTES_MAX:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+        return content
+
+    def forget(self, path: str) -> None:
+        """Read it anew the next time."""
+        with self._lock:
+            self._bytes -= len(self._kept.pop(path, b""))
+
+
 _engines: "weakref.WeakKeyDictionary[Storage, Engine]" = weakref.WeakKeyDictionary()
 
 
@@ -115,10 +149,14 @@ def deleted_rows(storage: Storage, table: str, file: AddFile) -> "BitMap64 | Non
     path = vector.file(table)
     if path is None:
         return vectors.read_inline(vector, file.path)
+    files = engine_of(storage).vector_files
     try:
-        return vectors.read_from_file(vector, storage.read(path), storage.uri(path))
+        return vectors.read_from_file(vector, files.read(path), storage.uri(path))
     except NotFound:
         raise Corrupt("a deletion vector's file is missing", place=storage.uri(path)) from None
+    except Corrupt:
+        files.forget(path)
+        raise
 
 
 class Source:

@@ -15,14 +15,16 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from mainstem.client.delta.engine import FILE, PLACES, ROW, Engine, Source, data_path, quoted, read_errors
+from mainstem.client.delta.groups import chosen_groups, read_groups
 from mainstem.client.delta.log import AddFile, State
 from mainstem.client.delta.rows import documents_of
 from mainstem.client.delta.schema import TableSchema, schema_of
-from mainstem.client.delta.zones import ScanStatistics, kept_files, kept_groups
+from mainstem.client.delta.zones import ScanStatistics, columns_in, kept_files, kept_groups
 from mainstem.documents import Projection, matcher, parse_filter, parse_projection, parse_sort, pushdown, to_duckdb
 from mainstem.documents.ast import EVERYTHING, AnyElement, Field, Node
 from mainstem.documents.columns import Kind
 from mainstem.documents.predicate import YES
+from mainstem.documents.pushdown import is_exact
 from mainstem.documents.sort import SortField, sort_documents
 
 if TYPE_CHECKING:
@@ -116,9 +118,10 @@ class Find:
 
     def arrow(self) -> pa.Table:
         """The rows in Arrow: whole columns, as they are stored."""
-        whole = self._whole()
-        if whole is not None:
-            return whole
+        for way in (self._whole, self._groups):
+            found = way()
+            if found is not None:
+                return found
         if self._cut_by_sql:
             # All at once: DuckDB fills the columns from several threads, and batches from one.
             with self._asked(_select(self._output), self._needed(self._output), self._sorted_tail()) as asked:
@@ -143,6 +146,42 @@ class Find:
         except (DeltaError, OSError):
             # The other way says what is wrong, and with which file.
             return None
+
+    def _groups(self) -> pa.Table | None:
+        """Most rows of a few row groups, by Arrow. None where DuckDB is better at it, or has to do it."""
+        asked = self._question
+        if self._sort or asked.limit is not None or asked.skip or not self._is_plain:
+            return None
+        import duckdb
+
+        stored = [self.schema.fields[name] for name in {*self._output, *columns_in(self._predicate)}]
+        paths = [data_path(self._table, file) for file in self.files]
+        storage = self._engine.storage
+        try:
+            chosen = chosen_groups(self._engine.footers, paths, self._predicate, self.schema)
+            if chosen is not None:
+                with self._engine.cursor() as cursor:
+                    uris = [storage.uri(path) for path in chosen]
+                    alike = self._engine.shapes.are_as_stated(cursor, uris, stored)
+                if alike:
+                    return read_groups(storage, chosen, self._predicate, self._output, self._arrow_schema)
+        except (pa.ArrowException, OSError, duckdb.Error):
+            # The other way says what is wrong, and with which file.
+            pass
+        return None
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether files hold just the rows and columns that are asked for, and the predicate says which of them."""
+        names = {*self._output, *columns_in(self._predicate)}
+        return (
+            bool(self._output)
+            and self._predicate != YES
+            and all(self.schema.fields[name].physical == name for name in names)
+            and names.isdisjoint(self.schema.partition_by)
+            and all(file.deletionVector is None for file in self.files)
+            and is_exact(self._node, self.schema.columns, self._predicate)
+        )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows in Arrow, batch after batch, without holding them all. Sorts only by plain columns."""

@@ -50,8 +50,12 @@ class AddFile(msgspec.Struct, frozen=True):
         return self.path, None if self.deletionVector is None else self.deletionVector.unique_id
 
 
-class _Removed(msgspec.Struct, frozen=True):
+class Removed(msgspec.Struct, frozen=True):
+    """A data file that the table no longer has."""
+
     path: str
+    deletionTimestamp: int | None = None  # noqa: N815
+    size: int | None = None
     deletionVector: Descriptor | None = None  # noqa: N815
 
 
@@ -88,7 +92,7 @@ class Action(msgspec.Struct, frozen=True):
     """One line of a commit: one of these is there."""
 
     add: AddFile | None = None
-    remove: _Removed | None = None
+    remove: Removed | None = None
     metaData: Metadata | None = None  # noqa: N815
     protocol: Protocol | None = None
     txn: _Transaction | None = None
@@ -149,6 +153,23 @@ class DeltaLog:
         if not 0 <= version <= newest.version:
             raise NotFound(f"no such version. table={self.table} expected=0..{newest.version} got={version}")
         return self._load(version)
+
+    def actions(self, version: int) -> list[Action]:
+        """What one commit says. Raises NotFound where it is not in the log, or no longer."""
+        path = self.commit_path(version)
+        return list(self._actions(self.storage.read(path), path))
+
+    def removals(self) -> Iterator[Removed]:
+        """What the log still says of files that are gone from the table."""
+        listing = self._listing()
+        start = max(listing.checkpoints, default=-1)
+        for action in self._checkpoint(listing.checkpoints.get(start, [])):
+            if action.remove is not None:
+                yield action.remove
+        for version in sorted(version for version in listing.versions if version > start):
+            for action in self.actions(version):
+                if action.remove is not None:
+                    yield action.remove
 
     def forget(self) -> None:
         """Read everything anew the next time: someone else may have rewritten the log."""

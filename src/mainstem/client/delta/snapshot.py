@@ -1,21 +1,16 @@
 """A Delta table at one version: what it is, and queries of it."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
 import pyarrow as pa
 
 from mainstem.client.delta.engine import engine_of
-from mainstem.client.delta.find import Find, Question, Sort
+from mainstem.client.delta.find import Find, Question
 from mainstem.client.delta.log import State
+from mainstem.client.delta.queries import Queryable
 from mainstem.client.delta.schema import schema_of
 from mainstem.client.delta.storage import Storage
-from mainstem.model.errors import Invalid
-
-Filter = Mapping[str, Any]
 
 
-class Snapshot:
+class Snapshot(Queryable):
     """A table at one version; it never changes."""
 
     def __init__(self, storage: Storage, name: str, state: State) -> None:
@@ -52,29 +47,5 @@ class Snapshot:
         """The data files."""
         return [self._storage.uri(f"{self._name}/{file.path}") for file in self._state.files.values()]
 
-    def find(
-        self,
-        filter: Filter | None = None,
-        *,
-        projection: Mapping[str, Any] | Sequence[str] | None = None,
-        sort: Sort = (),
-        limit: int | None = None,
-        skip: int = 0,
-    ) -> Find:
-        """A query, not yet run: `rows()`, `arrow()` or `batches()` runs it, `statistics` says what it can skip."""
-        if (limit is not None and limit < 0) or skip < 0:
-            raise Invalid(f"limit and skip. expected=0 or more got={limit} {skip}")
-        question = Question(filter or {}, projection, sort, limit, skip)
+    def _asked(self, question: Question) -> Find:
         return Find(engine_of(self._storage), self._name, self._state, question)
-
-    def query(self, filter: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
-        """The matching rows as documents. Options as for `find`."""
-        return self.find(filter, **options).rows()
-
-    def query_arrow(self, filter: Filter | None = None, **options: Any) -> pa.Table:
-        """The matching rows in Arrow. Options as for `find`."""
-        return self.find(filter, **options).arrow()
-
-    def query_batches(self, filter: Filter | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
-        """The matching rows in Arrow, batch by batch. Options as for `find`."""
-        return self.find(filter, **options).batches()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from mainstem.model.errors import Conflict, Invalid, NotFound, OutcomeUnknown
@@ -83,6 +84,10 @@ class Storage(ABC):
                 return bytes(stream.read())
         except FileNotFoundError:
             raise NotFound(f"no such file. path={self.uri(path)}") from None
+
+    def open_data(self, path: str) -> pa.NativeFile:
+        """A data file, to be read here and there. Such a file never changes."""
+        return self.files.open_input_file(path)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file, be there one or not."""
@@ -146,6 +151,9 @@ class LocalStorage(Storage):
             return (self.folder / path).read_bytes()
         except FileNotFoundError:
             raise NotFound(f"no such file. path={self.uri(path)}") from None
+
+    def open_data(self, path: str) -> pa.NativeFile:
+        return pa.memory_map(str(self.folder / path))
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         target = self.folder / path

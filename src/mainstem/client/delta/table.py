@@ -6,27 +6,30 @@ and what replaces rows (upsert, update, delete) through `transaction`, so that a
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import deltalake
 import pyarrow as pa
 
 from mainstem.client.backoff import Backoff
-from mainstem.client.delta import replacing
+from mainstem.client.delta import creating, replacing
 from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
 from mainstem.client.delta.engine import engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question
-from mainstem.client.delta.log import DeltaLog, State
+from mainstem.client.delta.log import DeltaLog, Metadata, State
+from mainstem.client.delta.queries import Filter, Queryable
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import documents_of, table_of
 from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
-from mainstem.client.delta.snapshot import Filter, Snapshot
+from mainstem.client.delta.shredding import SHREDDING, shreds
+from mainstem.client.delta.snapshot import Snapshot
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
+from mainstem.client.delta.vacuum import retention_s, unneeded
 from mainstem.documents import parse_update
-from mainstem.model.errors import Invalid, NotFound
+from mainstem.model.errors import Conflict, Invalid, NotFound
 from mainstem.runtime.clock import Clock, SystemClock
 
 # How often a write that lost is done again on what the winner left.
@@ -36,7 +39,7 @@ _T = TypeVar("_T")
 _NOTHING = pa.table({"file_index": pa.array([], pa.int64()), "file_row_number": pa.array([], pa.int64())})
 
 
-class DeltaTable:
+class DeltaTable(Queryable):
     """A table in a storage. It comes into being with `create` or the first `write`."""
 
     def __init__(self, storage: Storage | str | None, name: str, *, clock: Clock | None = None) -> None:
@@ -80,21 +83,8 @@ class DeltaTable:
         state = self._log.newest() if at is None else self._log.at(at)
         return Snapshot(self.storage, self.name, state)
 
-    def find(self, filter: Filter | None = None, **options: Any) -> Find:
-        """A query on the newest version, not yet run. Options as for `Snapshot.find`."""
-        return self.snapshot().find(filter, **options)
-
-    def query(self, filter: Filter | None = None, **options: Any) -> list[dict[str, Any]]:
-        """The matching rows as documents."""
-        return self.find(filter, **options).rows()
-
-    def query_arrow(self, filter: Filter | None = None, **options: Any) -> pa.Table:
-        """The matching rows in Arrow."""
-        return self.find(filter, **options).arrow()
-
-    def query_batches(self, filter: Filter | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
-        """The matching rows in Arrow, batch by batch."""
-        return self.find(filter, **options).batches()
+    def _asked(self, question: Question) -> Find:
+        return Find(self._engine, self.name, self._log.newest(), question)
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The commits that the log still has, newest first."""
@@ -136,16 +126,29 @@ class DeltaTable:
         *,
         partition_by: Sequence[str] = (),
         variants: Sequence[str] = (),
+        shredded: bool = False,
         deletion_vectors: bool = False,
         change_feed: bool = False,
         append_only: bool = False,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Make an empty table. One that is there already is left as it is."""
+        """Make an empty table. One that is there already is left as it is.
+
+        `shredded`: fields that many Variants share are columns of their own in the files. Spark then reads a path
+        faster and files are smaller, but delta-rs does not read the table, nor does what needs it here.
+        """
         configuration = dict(properties or {})
+        configuration |= {SHREDDING: "true"} if shredded else {}
         configuration |= {VECTORS: "true"} if deletion_vectors else {}
         configuration |= {CHANGE_FEED: "true"} if change_feed else {}
         configuration |= {"delta.appendOnly": "true"} if append_only else {}
+        if creating.is_plain(configuration):
+            try:
+                self._create(creating.described(schema, partition_by, variants, configuration), None, _CREATED)
+            except VersionMismatchError:
+                # Somebody's table is there.
+                pass
+            return
         with delta_errors(self.name):
             deltalake.DeltaTable.create(
                 self.uri,
@@ -210,6 +213,10 @@ class DeltaTable:
             if state is None and variants:
                 self.create(rows.schema, partition_by=partition_by, variants=variants, properties=properties)
                 return attempt()
+            if state is None and creating.is_plain(properties or {}):
+                made = creating.described(rows.schema, partition_by, (), properties or {})
+                about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
+                return self._create(made, rows, about)
             if schema is not None and mode == "append" and (expected_version is not None or _has_variants(schema)):
                 about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
                 return self._append(rows, about, evolve=evolve, expected_version=expected_version)
@@ -321,9 +328,18 @@ class DeltaTable:
         """The files that no version within the retention needs; removed only with `dry_run=False`.
 
         A retention below the table's own (a week, unless set) is refused: readers of old versions would fail.
+        Files that never were in a version count too, once they are that old.
         """
-        with delta_errors(self.name):
-            return list(self.delta_rs().vacuum(retention_hours, dry_run=dry_run))
+        kept_s = retention_s(self._log.newest().metadata.configuration)
+        wanted_s = kept_s if retention_hours is None else retention_hours * 3600
+        if wanted_s < kept_s:
+            raise Invalid(f"the table keeps more. table={self.name} expected=at least {kept_s / 3600} hours")
+        found = unneeded(self._log, self._clock.now_ms() - wanted_s * 1000)
+        paths = [*found.expired, *found.orphans]
+        if not dry_run:
+            for path in paths:
+                self.storage.delete(path)
+        return [path.removeprefix(f"{self.name}/") for path in paths]
 
     def restore(self, at: int | dt.datetime) -> int:
         """Make the table what it was, as a new version."""
@@ -384,6 +400,15 @@ class DeltaTable:
                 time.sleep(backoff.next_s())
         raise AssertionError("unreachable")
 
+    def _create(self, metadata: Metadata, rows: pa.Table | None, about: Commit) -> int:
+        if self.exists():
+            raise VersionMismatchError(self.name, expected=None, got=self.version)
+        try:
+            creating.create(self._log, metadata, rows, about, self._clock.now_ms())
+        except Conflict as error:
+            raise VersionMismatchError(self.name, expected=None, got=0) from error
+        return 0
+
     def _append(self, rows: pa.Table, about: Commit, *, evolve: bool, expected_version: int | None) -> int:
         state = self._state(expected_version)
         if evolve:
@@ -394,7 +419,8 @@ class DeltaTable:
 
     def _committed(self, writer: Transaction, change: Replacement, about: Commit, counts: Changed) -> Changed:
         version = writer.commit(change, about, self._clock.now_ms())
-        if (version + 1) % self._checkpoint_interval(writer.schema) == 0:
+        # delta-rs has no part in tables whose Variants are shredded; Spark makes their checkpoints.
+        if (version + 1) % self._checkpoint_interval(writer.schema) == 0 and not shreds(writer.schema):
             self.checkpoint()
         return counts.at(version)
 
@@ -457,6 +483,7 @@ class DeltaTable:
 
 
 _CONSTRAINT = "delta.constraints."
+_CREATED = Commit("CREATE TABLE")
 # delta-rs's own row groups have a million rows, which leaves zone maps little to skip.
 _WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
 

@@ -23,6 +23,7 @@ from mainstem.client.delta.engine import FILE, ROW, Engine, Source, deleted_rows
 from mainstem.client.delta.errors import VersionMismatchError
 from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
 from mainstem.client.delta.schema import TableSchema, schema_of
+from mainstem.client.delta.shredding import FEATURE, shreds
 from mainstem.client.delta.zones import row_count
 from mainstem.model.errors import Conflict, Invalid
 
@@ -86,6 +87,8 @@ class Transaction:
         self._log = log
         self._state = state
         self.schema: TableSchema = schema_of(state.metadata)
+        # The file of deletion vectors that this commit wrote.
+        self._vectors: str | None = None
         self._check_writable()
 
     @property
@@ -96,11 +99,13 @@ class Transaction:
     def commit(self, change: Replacement, about: Commit, now_ms: int) -> int:
         """Write everything, then the next version. Raises VersionMismatchError where someone else has it already."""
         table = self._log.table
-        actions: list[dict[str, Any]] = [_commit_info(self._state, about, now_ms)]
+        actions: list[dict[str, Any]] = [commit_info(self._state, about, now_ms)]
         for app, progress in about.transactions.items():
             actions.append({"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}})
         if change.metadata is not None:
             actions += self._described(change.metadata)
+        elif shreds(self.schema) and not {FEATURE, "variantShredding"} & set(self._state.protocol.writerFeatures or ()):
+            actions.append({"protocol": _upgraded(self._state.protocol, {FEATURE})})
         if change.places.num_rows:
             if self.schema.has("delta.appendOnly"):
                 raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
@@ -109,7 +114,7 @@ class Transaction:
             {"remove": {**_removal(file, now_ms), "dataChange": not change.moved}} for file in change.dropped
         ]
         if change.rows is not None and change.rows.num_rows:
-            rows = self._fitted(change.rows)
+            rows = fitted(change.rows, self.schema)
             added = write_files(self._storage, table, self.schema, rows, now_ms)
             actions += [{"add": {**add, "dataChange": not change.moved}} for add in added]
         if change.feed is not None and change.feed.num_rows:
@@ -131,30 +136,17 @@ class Transaction:
             path = (action.get("add") or action.get("cdc") or {}).get("path")
             if path is not None and path not in old:
                 self._storage.delete(f"{self._log.table}/{unquote(path)}")
+        if self._vectors is not None:
+            self._storage.delete(self._vectors)
 
     def _described(self, metadata: Metadata) -> list[dict[str, Any]]:
         """The actions that say what the table is; rows of the same commit are already of the new kind."""
         self.schema = schema_of(metadata)
-        stated = msgspec.to_builtins(metadata) | {"format": {"provider": "parquet", "options": {}}}
-        actions: list[dict[str, Any]] = [{"metaData": stated}]
-        needed = _features_of(metadata) - set(self._state.protocol.writerFeatures or ())
+        actions: list[dict[str, Any]] = [{"metaData": stated(metadata)}]
+        needed = features_of(metadata) - set(self._state.protocol.writerFeatures or ())
         if needed:
             actions.insert(0, {"protocol": _upgraded(self._state.protocol, needed)})
         return actions
-
-    def _fitted(self, rows: pa.Table) -> pa.Table:
-        """All columns of the table, in its order and types."""
-        unknown = [name for name in rows.column_names if name not in self.schema.fields]
-        if unknown:
-            raise Invalid(f"columns that the table does not have. got={unknown}", reason="schema")
-        columns = []
-        for name, of in self.schema.fields.items():
-            present = name in rows.column_names
-            column = rows[name].cast(of.type) if present else pa.nulls(rows.num_rows, of.type)
-            if not of.nullable and column.null_count:
-                raise Invalid(f"a column may not be null. column={name}", reason="constraint")
-            columns.append(column)
-        return pa.table(columns, schema=pa.schema([(name, of.type) for name, of in self.schema.fields.items()]))
 
     def _without(self, change: Replacement, now_ms: int) -> list[dict[str, Any]]:
         """The actions that take rows out of their files."""
@@ -178,17 +170,13 @@ class Transaction:
             gone = rows | (deleted_rows(self._storage, table, file) or BitMap64())
             if len(gone) != row_count(file):
                 kept.append((file, gone))
-        descriptors = [vectors.inline(gone) for _, gone in kept]
-        large = [at for at, descriptor in enumerate(descriptors) if descriptor is None]
-        if large:
-            name = uuid.uuid4()
-            content, found = vectors.file_of((kept[at][1] for at in large), name)
-            self._storage.put_if_absent(f"{table}/deletion_vector_{name}.bin", content)
-            for at, descriptor in zip(large, found, strict=True):
-                descriptors[at] = descriptor
-        return [
-            _addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True) if descriptor
-        ]
+        if not kept:
+            return []
+        name = uuid.uuid4()
+        content, descriptors = vectors.file_of((gone for _, gone in kept), name)
+        self._vectors = f"{table}/deletion_vector_{name}.bin"
+        self._storage.put_if_absent(self._vectors, content)
+        return [_addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True)]
 
     def _rewritten(self, touched: list[tuple[AddFile, BitMap64]], now_ms: int) -> list[dict[str, Any]]:
         added = []
@@ -202,7 +190,7 @@ class Transaction:
                     f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names, places=True)}"
                     f" ANTI JOIN leaving USING ({ROW})"
                 ).to_arrow_table()
-            added += write_files(self._storage, table, self.schema, self._fitted(left), now_ms)
+            added += write_files(self._storage, table, self.schema, fitted(left, self.schema), now_ms)
         return added
 
     def _check_writable(self) -> None:
@@ -224,15 +212,31 @@ class Transaction:
             )
 
 
-def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
+def fitted(rows: pa.Table, schema: TableSchema) -> pa.Table:
+    """All columns of the table, in its order and types."""
+    unknown = [name for name in rows.column_names if name not in schema.fields]
+    if unknown:
+        raise Invalid(f"columns that the table does not have. got={unknown}", reason="schema")
+    columns = []
+    for name, of in schema.fields.items():
+        present = name in rows.column_names
+        column = rows[name].cast(of.type) if present else pa.nulls(rows.num_rows, of.type)
+        if not of.nullable and column.null_count:
+            raise Invalid(f"a column may not be null. column={name}", reason="constraint")
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema([(name, of.type) for name, of in schema.fields.items()]))
+
+
+def commit_info(state: State | None, about: Commit, now_ms: int) -> dict[str, Any]:
+    """What a commit says of itself; without a state it is the first."""
     return {
         "commitInfo": {
             **about.metadata,
             "timestamp": now_ms,
             "operation": about.operation,
             "operationParameters": dict(about.parameters),
-            "readVersion": state.version,
-            "isBlindAppend": False,
+            **({} if state is None else {"readVersion": state.version}),
+            "isBlindAppend": state is None,
             "engineInfo": "mainstem",
             # Makes the commit unlike every other one, so that a writer can tell its own.
             "txnId": str(uuid.uuid4()),
@@ -240,9 +244,16 @@ def _commit_info(state: State, about: Commit, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _features_of(metadata: Metadata) -> set[str]:
+def stated(metadata: Metadata) -> dict[str, Any]:
+    """What a table is, as an action of the log says it."""
+    return {**msgspec.to_builtins(metadata), "format": {"provider": "parquet", "options": {}}}
+
+
+def features_of(metadata: Metadata) -> set[str]:
+    """The features that readers and writers must know, for what the columns are."""
     features = {"timestampNtz": '"timestamp_ntz"', "variantType": '"variant"'}
-    return {feature for feature, mark in features.items() if mark in metadata.schemaString}
+    found = {feature for feature, mark in features.items() if mark in metadata.schemaString}
+    return found | ({FEATURE} if shreds(schema_of(metadata)) else set())
 
 
 def _upgraded(protocol: Protocol, features: set[str]) -> dict[str, Any]:

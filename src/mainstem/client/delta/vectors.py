@@ -1,7 +1,8 @@
 """Deletion vectors: which rows of a data file are gone, as Delta stores them.
 
 Owns the bytes (a 64-bit Roaring bitmap in its portable form), Base85 after ZeroMQ's alphabet, and the three places a
-vector may be in: inside the log, in a file beside the data, or in a file anywhere. No I/O: files are handed in.
+vector may be in: inside the log, in a file beside the data, or in a file anywhere. Ours are in files, as Spark's are:
+Trino does not read those in the log. No I/O: files are handed in.
 """
 
 import struct
@@ -16,8 +17,6 @@ from mainstem.model.errors import Corrupt
 
 _MAGIC = 1_681_511_377
 _FILE_VERSION = 1
-# A vector of this size at most stays in the log: it spares readers a request.
-INLINE_BYTES_MAX = 1024
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS = {letter: digit for digit, letter in enumerate(_ALPHABET)}
 
@@ -79,14 +78,6 @@ def read_from_file(descriptor: Descriptor, content: bytes, place: str) -> BitMap
     if struct.unpack(">I", tail)[0] != zlib.crc32(data):
         raise Corrupt("deletion vector has a wrong checksum", place=place)
     return _counted(decode(data, place), descriptor, place)
-
-
-def inline(rows: BitMap64) -> Descriptor | None:
-    """A descriptor that holds the vector itself, unless it is too large for that."""
-    data = encode(rows)
-    if len(data) > INLINE_BYTES_MAX:
-        return None
-    return Descriptor("i", encode85(data + b"\0" * (-len(data) % 4)), len(data), len(rows))
 
 
 def file_of(vectors: Iterable[BitMap64], name: uuid.UUID) -> tuple[bytes, list[Descriptor]]:
