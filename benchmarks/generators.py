@@ -53,6 +53,7 @@ class Generators:
             ack_ms=[ms for r in results for ms in r.ack_ms],
             persisted_ms=[ms for r in results for ms in r.persisted_ms],
             nacks=sum(r.nacks for r in results),
+            cpu_s=sum(r.cpu_s for r in results),
         )
 
 

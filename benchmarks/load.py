@@ -49,6 +49,8 @@ class Result(msgspec.Struct, kw_only=True):
     ack_ms: list[float]
     persisted_ms: list[float] = []
     nacks: int = 0
+    # CPU seconds of the generator itself while it sent.
+    cpu_s: float = 0.0
 
 
 def make_events(
@@ -161,7 +163,7 @@ async def generate(plan: Plan) -> Result:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
-    began_s = time.time()
+    began_s, cpu_s = time.time(), time.process_time()
     async with asyncio.timeout(plan.seconds_max), asyncio.TaskGroup() as tasks:
         for sender in senders:
             tasks.create_task(sender.run())
@@ -172,6 +174,7 @@ async def generate(plan: Plan) -> Result:
         ack_ms=[ms for s in senders for ms in s.ack_ms],
         persisted_ms=[ms for s in senders for ms in s.persisted_ms],
         nacks=sum(s.nacks for s in senders),
+        cpu_s=time.process_time() - cpu_s,
     )
 
 

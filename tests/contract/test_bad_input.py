@@ -85,12 +85,13 @@ async def test_a_frame_beyond_the_largest_closes_that_connection_only(live_serve
         assert (await answer(connection, b"{}"))["type"] == "nack"
 
 
-async def test_a_text_frame_that_is_not_utf8_closes_that_connection_only(live_server: ServerProcess) -> None:
+@pytest.mark.parametrize("text", [True, False], ids=["text", "binary"])
+async def test_what_is_not_utf8_is_nacked_and_the_connection_goes_on(live_server: ServerProcess, text: bool) -> None:
     async with socket(live_server) as connection:
-        with pytest.raises(ConnectionClosed) as closed:
-            await connection.send(b'{"a":"\xff"}', text=True)
-            await connection.recv()
-        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1007
+        await connection.send(b'{"type":"cdc_batch","sourceDoId":"\xff","sequenceNumber":3,"events":[]}', text=text)
+        refused = json.loads(await connection.recv())
+        assert (refused["type"], refused["reason"]) == ("nack", "invalid_format")
+        assert (await answer(connection, batch({"table": "mended"})))["type"] == "ack"
 
 
 async def test_a_refused_batch_is_not_remembered(live_server: ServerProcess) -> None:

@@ -13,6 +13,7 @@ from mainstem.app.config import Config, PipelineConfig
 from mainstem.app.gateway import Gateway
 from mainstem.doors.http_quick import QuickProtocol
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
+from mainstem.doors.ws_protocol import RawTextProtocol
 from mainstem.log.disk import Disk
 
 CONFIG = Config(pipeline=PipelineConfig(enabled=False))
@@ -41,7 +42,7 @@ async def gateway_on_socket(
         around(gateway.app()),
         lifespan="off",
         http=QuickProtocol,
-        ws="websockets-sansio",
+        ws=RawTextProtocol,
         ws_max_size=SERVER_FRAME_BYTES_MAX,
         log_config=None,
     )

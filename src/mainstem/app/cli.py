@@ -1,6 +1,7 @@
 """The `mainstem` command: reads the words, calls the rest, and says in one line what went wrong."""
 
 import asyncio
+import gc
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -55,8 +56,12 @@ class _Main(click.RichGroup):
 
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, prog_name="mainstem")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Every change an application makes, on one durable log, into an open lakehouse."""
+    # Off while modules load. The server has more to load, and says itself when all of it is there.
+    if context.invoked_subcommand != "serve":
+        gc.enable()
 
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 from litestar import Litestar
 from litestar.exceptions import HTTPException
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ASGIApp
 
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
@@ -62,6 +64,14 @@ logger = logging.getLogger(__name__)
 DRAIN_S_MAX = 10.0
 RETENTION_INTERVAL_S = 10.0
 _NO_CHILD = ChildStatus(running=False, pid=None, restarts=0, last_exit=None, last_exit_ms=None, last_lines=[])
+
+
+class _Routes(Litestar):
+    """Litestar, less its plugins for pydantic and attrs, whose import takes 0.1 s: we have no such models."""
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
 
 
 class Gateway:
@@ -185,7 +195,7 @@ class Gateway:
 
     def routes(self) -> Litestar:
         """Every route, without the gate before it."""
-        return Litestar(
+        return _Routes(
             route_handlers=[
                 cdc_route(self.door),
                 http.operations_router(self),

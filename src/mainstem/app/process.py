@@ -67,7 +67,7 @@ class ServerProcess:
         self.start_s = self._clock.monotonic_s() - began_s
 
     def _spawn(self, config_path: Path) -> None:
-        command = [sys.executable, "-m", "mainstem.app.cli", "serve", "--data", str(self.data)]
+        command = [sys.executable, "-m", "mainstem.app", "serve", "--data", str(self.data)]
         with (self.data / "gateway.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--config", str(config_path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -26,6 +26,7 @@ from mainstem.app.pipeline import STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.supervisor import Supervisor
 from mainstem.doors.http_quick import QuickProtocol
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
+from mainstem.doors.ws_protocol import RawTextProtocol
 from mainstem.model import Invalid
 from mainstem.runtime.clock import SystemClock
 from mainstem.runtime.descriptors import raise_descriptor_limit
@@ -66,6 +67,7 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[listener]))
         if inner is not None and inner_server is not None:
@@ -192,7 +194,7 @@ class _Server(uvicorn.Server):
                 ssl_keyfile=(tls and tls.tls_key) or None,
                 lifespan="off",
                 http=QuickProtocol,
-                ws="websockets-sansio",
+                ws=RawTextProtocol,
                 ws_max_size=SERVER_FRAME_BYTES_MAX,
                 # For those who ask for it; it costs some memory per connection that does.
                 ws_per_message_deflate=True,

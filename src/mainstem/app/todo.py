@@ -69,6 +69,7 @@ async def run(page_folder: Path, data: Path, port: int, page_port: int) -> None:
             print(f"  curl {server.url}/v1/query --json '{QUERY}'")
             print("Ctrl-C stops both.", flush=True)
             await stop.wait()
+            print("Stopping: the pipeline finishes what it has in hand.", flush=True)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from mainstem.doors import cdc_replies as replies
 from mainstem.doors.access import access, principal_of
 from mainstem.doors.cdc_ports import CdcSettings, DoorStats, Flusher, Persisted, Room, StatusSource
 from mainstem.doors.cdc_session import CdcSession
+from mainstem.doors.ws_protocol import message_of
 from mainstem.model.change import SourceId
 from mainstem.model.errors import Overloaded
 from mainstem.model.position import LogPosition
@@ -242,8 +243,7 @@ async def _messages(socket: WebSocket[Any, Any, Any]) -> AsyncIterator[bytes]:
         event = cast("dict[str, Any]", await socket.receive())
         if event["type"] != "websocket.receive":
             return
-        text = event.get("text")
-        data = text.encode() if text is not None else event.get("bytes") or b""
+        data = message_of(event)
         if len(data) > FRAME_BYTES_MAX:
             with suppress(OSError, WebSocketDisconnect):
                 await socket.close(CLOSE_TOO_LARGE, "payload_too_large")

@@ -16,6 +16,11 @@ from mainstem.tables.parquet import ROW_GROUP_BYTES_DEFAULT, Codec, WriterOption
 _ZSTD_LEVEL = 1
 # Values that hardly repeat are given up on early; the dictionary of a column that does is smaller than this.
 _DICTIONARY_VALUES_MAX = 10_000
+# DuckDB's threads each encode a row group of their own, but only one that is at least half as large as it may be. So a
+# file with fewer rows gets smaller ones, a little larger than a thread's share.
+_ROW_GROUP_ROWS = 122_880
+_ROW_GROUP_ROWS_MIN = 10_240
+_SHARE = 1.2
 
 
 def write_rows(
@@ -25,16 +30,21 @@ def write_rows(
     query: str,
     tables: Mapping[str, pa.Table],
     parquet: WriterOptions,
+    rows: int | None = None,
 ) -> bool:
     """Write a query's rows, whose columns are those with an id; False, and no file, where there are none.
 
-    `tables` are Arrow tables that the query names.
+    `tables` are Arrow tables that the query names, `rows` is about how many there will be, where that is known.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = ", ".join(f"{name_of(name)}: {field_id}" for name, field_id in field_ids.items())
-    options = (
-        f"FORMAT parquet, {_parquet_options(parquet)}, DICTIONARY_SIZE_LIMIT {_DICTIONARY_VALUES_MAX},"
-        f" FIELD_IDS {{{ids}}}"
+    options = ", ".join(
+        [
+            "FORMAT parquet",
+            _parquet_options(parquet, rows, sql.threads),
+            f"DICTIONARY_SIZE_LIMIT {_DICTIONARY_VALUES_MAX}",
+            f"FIELD_IDS {{{ids}}}",
+        ]
     )
     written: tuple[int, ...] | None = None
     with sql.cursor() as cursor:
@@ -48,7 +58,7 @@ def write_rows(
     return bool(written and written[0])
 
 
-def _parquet_options(parquet: WriterOptions) -> str:
+def _parquet_options(parquet: WriterOptions, rows: int | None, threads: int) -> str:
     """What a table asks for, in DuckDB's words. It cuts row groups by rows, in pieces of its vectors' size."""
     parts = [f"COMPRESSION {'uncompressed' if parquet.codec is Codec.NONE else parquet.codec}"]
     if parquet.codec is Codec.ZSTD:
@@ -57,4 +67,7 @@ def _parquet_options(parquet: WriterOptions) -> str:
         parts.append(f"ROW_GROUP_SIZE {parquet.row_group_rows}")
     elif parquet.row_group_bytes != ROW_GROUP_BYTES_DEFAULT:
         parts.append(f"ROW_GROUP_SIZE_BYTES {parquet.row_group_bytes}")
+    elif rows is not None:
+        share = int(rows * _SHARE) // threads
+        parts.append(f"ROW_GROUP_SIZE {min(_ROW_GROUP_ROWS, max(_ROW_GROUP_ROWS_MIN, share))}")
     return ", ".join(parts)

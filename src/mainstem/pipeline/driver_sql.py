@@ -18,10 +18,11 @@ class DriverSql:
     """One in-memory database; every use gets a cursor of its own, so that lanes do not wait for each other."""
 
     def __init__(self) -> None:
+        self.threads = min(THREADS_MAX, os.cpu_count() or 1)
         self._database = duckdb.connect(
             ":memory:",
             config={
-                "threads": str(min(THREADS_MAX, os.cpu_count() or 1)),
+                "threads": str(self.threads),
                 "memory_limit": MEMORY_LIMIT,
                 # Nothing is to be fetched at run time.
                 "autoinstall_known_extensions": "false",

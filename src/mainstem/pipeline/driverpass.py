@@ -110,7 +110,7 @@ class DriverPass:
                 copied.extend([segment] if file is None else [])
             if copied:
                 query = f"SELECT {_HISTORY} FROM ({_changes(run, before.position, copied)})"
-                added += self._write(history, query, {})
+                added += self._write(history, query, {}, run.count)
             self._commits.commit(history, added, [], before.advanced(run.last, run.hlc_max))
         return True
 
@@ -130,7 +130,8 @@ class DriverPass:
         keys = self._keys(run, before.position)
         finding = self._side_jobs.submit(self._old_rows, state, files, keys)
         try:
-            added = self._write(state, self._upserts(run, before.position, plan, keys), {"batch_keys": keys})
+            upserts = self._upserts(run, before.position, plan, keys)
+            added = self._write(state, upserts, {"batch_keys": keys}, keys.num_rows)
         except (duckdb.InvalidInputException, duckdb.ConversionException):
             # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
             return False
@@ -160,11 +161,12 @@ class DriverPass:
         with self._sql.cursor() as cursor:
             return cursor.execute(f"SELECT *, {self._finder.hashes_of(KEY)} FROM ({last})").to_arrow_table()
 
-    def _write(self, table: QuickTable, query: str, tables: dict[str, pa.Table]) -> list[DataFile]:
-        """A query's rows as a data file of the table's; none where there are no rows."""
+    def _write(self, table: QuickTable, query: str, tables: dict[str, pa.Table], rows: int) -> list[DataFile]:
+        """A query's rows, so many at most, as a data file of the table's; none where there are no rows."""
         location = new_data_location(table)
         path = Path(local_path(location) or "")
-        if not write_rows(self._sql, path, table.field_ids(), query, tables, writer_options(table.properties)):
+        options = writer_options(table.properties)
+        if not write_rows(self._sql, path, table.field_ids(), query, tables, options, rows):
             return []
         return [self._commits.data_file(table, location, path)]
 

@@ -16,6 +16,7 @@ from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.doors.cdc_memory import MemoryLake
 from mainstem.doors.cdc_ports import CdcSettings
 from mainstem.doors.ws import FRAME_BYTES_MAX, SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
+from mainstem.doors.ws_protocol import RawTextProtocol
 from mainstem.runtime.clock import SystemClock
 
 
@@ -43,7 +44,7 @@ async def serving(
     config = uvicorn.Config(
         Litestar([cdc_route(world.door)], openapi_config=None),
         port=0,
-        ws="websockets-sansio",
+        ws=RawTextProtocol,
         ws_max_size=SERVER_FRAME_BYTES_MAX,
         ws_per_message_deflate=False,
         log_level="critical",
