@@ -80,8 +80,8 @@ compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest
 compat-trino: setup ## Trino on the catalog's tables, on disk and on S3 (fetches 1 GB the first time)
 	@$(PY) -m tests.compat.trino
 
-compat-flink: setup ## Flink on the catalog's tables (fetches 0.5 GB the first time)
-	@$(PY) -m tests.compat.flink
+compat-flink: setup ## Flink on the catalog's tables, on disk and on S3 (fetches 0.5 GB the first time)
+	@$(PY) -m tests.compat.flink $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks
