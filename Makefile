@@ -45,8 +45,14 @@ todo: setup $(NODE) ## Start the server and the todo app on it (DATA=data PORT=8
 	@cd $(TS) && npm run --silent build:todo
 	@exec $(PY) -m mainstem.app.todo --page $(TS)/apps/todo/dist --data $(DATA) --port $(PORT) --page-port $(or $(PAGE_PORT),8182)
 
-test: setup chromium ## Run the tests
+# The units that need nobody else run beside the rest, which mostly waits for servers; theirs is shown last.
+test: setup chromium ## Run the tests (ARGS=tests/unit/log for some of them)
+ifdef ARGS
 	@$(PY) -m pytest -m "not soak" $(ARGS)
+else
+	@units=$$(mktemp) && { nice -n 10 $(PY) -m pytest -m "alone and not soak" >$$units 2>&1 & } && beside=$$! && \
+	{ $(PY) -m pytest -m "not alone and not soak"; code=$$?; wait $$beside || code=1; cat $$units; rm $$units; exit $$code; }
+endif
 	@$(MAKE) --no-print-directory test-typescript
 
 # A browser for the console's tests. CHROMIUM=/path names another.
@@ -74,8 +80,8 @@ compat: setup ## Iceberg's REST Compatibility Kit against our catalog (SPEC=rest
 compat-trino: setup ## Trino on the catalog's tables, on disk and on S3 (fetches 1 GB the first time)
 	@$(PY) -m tests.compat.trino
 
-compat-flink: setup ## Flink on the catalog's tables (fetches 0.5 GB the first time)
-	@$(PY) -m tests.compat.flink
+compat-flink: setup ## Flink on the catalog's tables, on disk and on S3 (fetches 0.5 GB the first time)
+	@$(PY) -m tests.compat.flink $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,8 +24,19 @@ settings.register_profile("mainstem", deadline=None)
 settings.load_profile("mainstem")
 
 
+UNITS = Path(__file__).parent / "unit"
+_SHARED = {"live_server", "spark", "s3_server"}
 # Tables that tests of both formats fill, each once more under another name.
 IN_DELTA = ("back", "comes", "hard", "keys", "large", "nulls", "shop", "turns")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what can run beside everything else: `make test` does that, since most of the rest waits for servers."""
+    for item in items:
+        wanted = _SHARED & set(getattr(item, "fixturenames", ()))
+        if UNITS in item.path.parents and not wanted and item.get_closest_marker("spark") is None:
+            item.add_marker("alone")
 
 
 @pytest.fixture(scope="session")

@@ -61,8 +61,9 @@ def tried(schema: Any) -> dict[str, str]:
 
 
 def _beyond_a_schema(path: str) -> list[Any]:
-    """Whether a text is SQL or a clock, and whether settings fit each other, no schema can say: a 400 is right."""
-    return [positive_data_acceptance] if path.startswith(("/v1/query", "/v1/config", "/v1/analyst")) else []
+    """Whether a text is SQL, a type or a clock, or settings fit each other, no schema can say: a 400 is right."""
+    free = ("/v1/query", "/v1/config", "/v1/analyst", "/v1/namespaces")
+    return [positive_data_acceptance] if path.startswith(free) else []
 
 
 def told(troubles: dict[str, str]) -> str:
@@ -73,6 +74,23 @@ def test_every_operation_does_what_the_document_says(server: str) -> None:
     schema = schemathesis.openapi.from_url(f"{server}/schema/openapi.json").exclude(path="/v1/config")
     troubles = tried(schema)
     assert not troubles, told(troubles)
+
+
+def test_partitions_and_schemas_are_answered_as_the_document_says(server: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{server}/schema/openapi.json")
+    table = "/v1/namespaces/{namespace}/tables/{table}"
+    fields = ["day(ts)", {"type": "bucket", "sourceField": "region", "numBuckets": 4}, "later"]
+    for verb, path, body in (
+        ("PUT", "schemas", {"columns": {"ts": "timestamptz", "region": "string"}}),
+        ("PUT", "partitions", {"fields": fields}),
+        ("GET", "schemas", None),
+        ("GET", "partitions", None),
+        ("GET", "partition-stats", None),
+    ):
+        told: dict[str, Any] = {} if body is None else {"body": body, "media_type": "application/json"}
+        case = schema[f"{table}/{path}"][verb].Case(path_parameters={"namespace": "default", "table": "told"}, **told)
+        answer = case.call_and_validate(timeout=TIMEOUT_S)
+        assert answer.status_code == 200, answer.text
 
 
 def test_the_configuration_does_what_the_document_says(tmp_path: Path) -> None:
@@ -106,6 +124,8 @@ def test_the_document_names_every_path_of_the_seed(server: str) -> None:
         ("POST", "/v1/compaction/run"),
         ("GET", "/v1/compaction/metrics"),
         ("POST", "/v1/compaction/auto"),
+        ("GET", "/v1/namespaces/{namespace}/tables/{table}/partitions"),
+        ("GET", "/v1/namespaces/{namespace}/tables/{table}/partition-stats"),
     } <= named
 
 

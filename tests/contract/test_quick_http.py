@@ -134,6 +134,34 @@ async def test_a_request_may_come_byte_by_byte(room: Room) -> None:
     assert room.counting.quick == 2
 
 
+async def test_the_same_bytes_are_asked_for_anew_each_time(room: Room) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", room.port)
+
+    async def ask(data: bytes) -> bytes:
+        writer.write(data)
+        await writer.drain()
+        head = await reader.readuntil(b"\r\n\r\n")
+        return await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+
+    load = f"{LOAD}\r\n".encode()
+    seen = [await ask(load) for _ in range(3)]
+    assert seen[0] == seen[1] == seen[2]
+    update = {"action": "set-properties", "updates": {"value": "new"}}
+    done = await room.client.post(TABLE, json={"requirements": [], "updates": [update]})
+    assert await ask(load) == done.content
+    assert room.counting.quick == 4
+    # As the body of another request the same bytes are no request.
+    post = f"POST /v1/namespaces HTTP/1.1\r\nHost: here\r\nContent-Length: {len(load)}\r\n\r\n"
+    writer.write(post.encode())
+    await writer.drain()
+    assert b"BadRequestException" in await ask(load)
+    assert await ask(load) == done.content
+    assert (await room.client.delete(TABLE)).status_code == 204
+    assert b"NoSuchTableException" in await ask(load)
+    writer.close()
+    await writer.wait_closed()
+
+
 @pytest.mark.parametrize(
     ("request_line", "headers"),
     [

@@ -22,6 +22,7 @@ from mainstem.admission import Role
 from mainstem.doors.access import access, principal_of
 from mainstem.doors.auth import COOKIE
 from mainstem.doors.bodies import body_schemas
+from mainstem.doors.catalog_document import table_paths
 from mainstem.runtime.clock import Clock
 
 AnyRequest = Request[Any, Any, Any]
@@ -113,7 +114,7 @@ class _Document(JsonRenderPlugin):
     """The document, with what holds for every path: who may ask, and how often."""
 
     def render(self, request: AnyRequest, openapi_schema: dict[str, Any]) -> bytes:
-        return self.render_json(request, documented(openapi_schema, body_schemas(request.app)))
+        return self.render_json(request, documented(openapi_schema, body_schemas(request.app), table_paths()))
 
 
 _EVERYWHERE = {
@@ -126,8 +127,8 @@ _NAMED = {"404": "What the path names does not exist"}
 _VERBS = ("get", "post", "put", "patch", "delete")
 
 
-def documented(schema: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAPI document with the bodies' own schemas, and the answers that the gate and the limits may give."""
+def documented(schema: dict[str, Any], bodies: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """An OpenAPI document with the bodies' own schemas, the gate's and the limits' answers, and `more` paths."""
     refused = {
         "type": "object",
         "required": ["error"],
@@ -152,7 +153,7 @@ def documented(schema: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any]
             else told
             for verb, told in item.items()
         }
-        for path, item in schema["paths"].items()
+        for path, item in (schema["paths"] | more).items()
     }
     bearer = {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "Not needed on loopback."}
     components = {**schema.get("components", {}), "securitySchemes": {"token": bearer}}

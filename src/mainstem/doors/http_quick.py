@@ -3,6 +3,9 @@
 A load of a table takes the catalog a few microseconds; the task, the cycle of messages and the wrappers around them
 took twenty times as long. Only a plain GET can be answered here: one with a body, of an older HTTP, of a proxy, or
 behind a request that is not answered yet goes the ordinary way.
+
+Clients that poll send the same bytes again and again: those are not even parsed a second time. What may have changed
+between two of them (whom the token is for, the limits, what the table is at) is asked all the same.
 """
 
 import logging
@@ -30,6 +33,44 @@ class QuickProtocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._find: FindAtHand = getattr(self.config.app, "at_hand", nothing_at_hand)
         self._is_answered = False
+        # Since the bytes that are being read began: requests that began, and those of them that were answered here.
+        self._begun = 0
+        self._answered = 0
+        self._is_between_requests = True
+        # The last bytes that were one whole request and answered here, and what was read of them.
+        self._last = b""
+        self._last_scope: Any = None
+        self._active_s = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if data == self._last and self._is_between_requests and self._is_free():
+            answer = self._found(self._last_scope)
+            if answer is not None:
+                # The timer that ends an idle connection is left running, and finds that there was something.
+                self._active_s = self.loop.time()
+                self.server_state.total_requests += 1
+                self._write(answer)
+                return
+        is_whole = self._is_between_requests
+        self._begun = self._answered = 0
+        super().data_received(data)
+        if is_whole and self._is_between_requests and self._begun == self._answered == 1:
+            self._last, self._last_scope = data, self.scope
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came for as long as a connection may be idle, but for what was answered without setting the timer."""
+        left_s = self._active_s + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left_s, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._begun += 1
+        self._is_between_requests = False
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """All of the request is known but its body."""
@@ -38,6 +79,10 @@ class QuickProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             return
         self._is_answered = True
+        self._answered += 1
+        self._write(answer)
+
+    def _write(self, answer: AtHand) -> None:
         head = [STATUS_LINE[answer.status]]
         for name, value in (*self.server_state.default_headers, *answer.headers):
             head += (name, b": ", value, b"\r\n")
@@ -50,6 +95,7 @@ class QuickProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The end of the request."""
+        self._is_between_requests = True
         if self._is_answered:
             self._is_answered = False
             self.on_response_complete()
@@ -57,8 +103,7 @@ class QuickProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def _at_hand(self) -> AtHand | None:
-        # Whoever does not read what it asked for waits for its turn in the ordinary way.
-        if self.parser.get_method() != b"GET" or not self._is_idle() or self.flow.write_paused:
+        if self.parser.get_method() != b"GET" or not self._is_free():
             return None
         if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return None
@@ -73,14 +118,17 @@ class QuickProtocol(HttpToolsProtocol):
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"] = raw_path
         scope["query_string"] = query
+        return self._found(scope)
+
+    def _found(self, scope: Any) -> AtHand | None:
         try:
-            found: AtHand | None = self._find(scope)  # type: ignore[arg-type]
+            return self._find(scope)
         except Exception:
             # The edge of the connection: an error in the parser's callback would be told as the client's fault.
-            _logger.exception("looking for an answer failed", extra={"path": path})
+            _logger.exception("looking for an answer failed", extra={"path": scope["path"]})
             return None
-        return found
 
-    def _is_idle(self) -> bool:
-        """Whether every earlier request of the connection has its answer."""
-        return (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+    def _is_free(self) -> bool:
+        """Whether every earlier request of the connection has its answer, and the client reads what it is sent."""
+        is_idle = (self.cycle is None or self.cycle.response_complete) and not self.pipeline
+        return is_idle and not self.flow.write_paused and not self.transport.is_closing()

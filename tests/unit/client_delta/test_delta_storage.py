@@ -1,5 +1,6 @@
 """Storages: how they are named, and that of many writers of one file one wins, on disk and on a real S3 server."""
 
+import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,3 +105,15 @@ def test_a_table_lives_anywhere(storage: Storage, vectors: bool) -> None:
     table.optimize()
     table.checkpoint()
     assert len(DeltaTable(storage, table.name).query()) == 30
+
+
+def test_memory_is_given_back_with_its_storage() -> None:
+    storage = create_storage("memory://")
+    assert isinstance(storage, MemoryStorage)
+    folder = storage.folder
+    table = DeltaTable(storage, "t")
+    table.write([{"_id": 1}])
+    assert table.query({"_id": 1}) and folder.exists()
+    del table, storage
+    gc.collect()
+    assert not folder.exists()

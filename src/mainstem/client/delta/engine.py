@@ -5,7 +5,6 @@ from the log, rows that a deletion vector names are left out. It decides nothing
 """
 
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,12 +127,10 @@ class VectorFiles:
             self._bytes -= len(self._kept.pop(path, b""))
 
 
-_engines: "weakref.WeakKeyDictionary[Storage, Engine]" = weakref.WeakKeyDictionary()
-
-
 def engine_of(storage: Storage) -> Engine:
-    """The engine of a storage; there is one for each."""
-    return _engines.setdefault(storage, Engine(storage))
+    """The engine of a storage; there is one for each, and it goes with it."""
+    engine: Engine | None = storage.companions.get("engine")
+    return engine or storage.companions.setdefault("engine", Engine(storage))
 
 
 def data_path(table: str, file: AddFile) -> str:

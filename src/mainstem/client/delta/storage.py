@@ -73,6 +73,11 @@ class Storage(ABC):
     def prepare(self, connection: "duckdb.DuckDBPyConnection") -> None:
         """Let a DuckDB connection reach the files."""
 
+    @cached_property
+    def companions(self) -> dict[str, Any]:
+        """What others keep of this storage as long as it is there, by their own names."""
+        return {}
+
     def uri(self, path: str) -> str:
         """A file or a table as engines name it."""
         return f"{self.root}/{path}"
