@@ -110,6 +110,8 @@ def _feed(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((row["_commit_version"], row["_change_type"], row["_id"], row["n"]) for row in rows)
 
 
+# Minutes of Spark: on demand. What is read and written on by each is in every run.
+@pytest.mark.soak
 @pytest.mark.spark
 def test_spark_and_we_share_the_rest(tmp_path: Path, spark: "SparkSession") -> None:
     """The change feed, constraints, versions, new columns, restore, maintenance: done by one, seen by the other."""
