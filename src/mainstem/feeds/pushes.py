@@ -1,7 +1,6 @@
 """The way in for deltas: checked whole, each counted once, through the same gate and log as every other change."""
 
 import asyncio
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,7 +8,7 @@ from mainstem.admission import Intake
 from mainstem.feeds.feeds import Feeds
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.tap import DeltaBatch
-from mainstem.model.batch import Encoding
+from mainstem.model.batch import Encoding, fingerprint_of
 from mainstem.model.change import SourceId
 from mainstem.model.errors import Overloaded
 from mainstem.model.hlc import Hlc
@@ -97,7 +96,7 @@ class Pushes:
                         count=len(fresh),
                         encoding=Encoding.DELTAS,
                         payload=gateway.encode() + b"\0" + payload,
-                        fingerprint=zlib.crc32(payload),
+                        fingerprint=fingerprint_of(payload),
                         tables=tables_of(gateway, fresh),
                         hlc_max=Hlc(max(delta.hlc for delta in fresh)),
                         gateway=gateway,
