@@ -94,6 +94,7 @@ proto: $(STAMP) ## Generate the sync protocol's classes from its schema
 	@$(PY) -m mainstem.wire.sync.generate
 
 bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm run --silent build; fi
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)
 
 lock: ## Lock the dependencies again, with hashes and without addresses
