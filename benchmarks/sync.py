@@ -52,6 +52,8 @@ async def run(report: Report, folder: Path, *, small: bool) -> None:
     async with served(folder / "many", pipeline=False) as server:
         for connections in (2, 20) if small else (2, 100, 1_000):
             await _the_servers_way(report, server, connections=connections, seconds=2 if small else 6)
+    # One that has not had a crowd before: what its clients cost must not be memory that others have left.
+    async with served(folder / "crowd", pipeline=False) as server:
         await _many_clients(report, server, connections=200 if small else 1_000, seconds=3 if small else 10)
     async with served(folder / "first", pipeline=True) as server:
         await _first_syncs(report, server, 10_000 if small else 100_000)
