@@ -20,6 +20,7 @@ from mainstem.client.delta.vacuum import RETENTION
 from mainstem.client.delta.vectors import encode85
 from mainstem.documents import matches
 from mainstem.model.errors import Invalid, NotFound
+from mainstem.runtime.clock import ManualClock, SystemClock
 
 PEOPLE: list[dict[str, Any]] = [
     {"_id": str(n), "name": f"name {n}", "age": n, "tags": ["all", n % 3], "home": {"city": "ab"[n % 2], "zip": n}}
@@ -288,14 +289,20 @@ def test_an_application_writes_a_batch_once(storage: Storage) -> None:
     assert table.snapshot().transactions == {"app": 8}
 
 
+def a_minute_later(table: DeltaTable) -> DeltaTable:
+    """The same table for whom all that is there now is old: a file of this very millisecond is not old yet."""
+    return DeltaTable(table.storage, table.name, clock=ManualClock(SystemClock().now_ms() + 60_000))
+
+
 def test_vacuum_shows_first_and_removes_when_told(storage: Storage) -> None:
     table = DeltaTable(storage, "old")
     table.write([{"_id": "1"}], properties={"delta.deletedFileRetentionDuration": "interval 0 hours"})
     table.write([{"_id": "2"}], mode="overwrite")
-    shown = table.vacuum(retention_hours=0)
+    later = a_minute_later(table)
+    shown = later.vacuum(retention_hours=0)
     assert len(shown) == 1
     assert table.snapshot(0).query() == [{"_id": "1"}]
-    assert table.vacuum(retention_hours=0, dry_run=False) == shown
+    assert later.vacuum(retention_hours=0, dry_run=False) == shown
     assert table.query() == [{"_id": "2"}]
 
 
@@ -370,8 +377,9 @@ def test_vacuum_keeps_the_vectors_that_are_in_use_and_takes_the_others(tmp_path:
     stray = tmp_path / "t" / "p=0" / "stray.parquet"
     stray.write_bytes(b"of a writer that died")
     inner = DeltaTable(storage, "t/inner").snapshot().file_uris()
-    assert sorted(table.vacuum()) == sorted([first.name, "p=0/stray.parquet"])
-    table.vacuum(dry_run=False)
+    later = a_minute_later(table)
+    assert sorted(later.vacuum()) == sorted([first.name, "p=0/stray.parquet"])
+    later.vacuum(dry_run=False)
     assert not first.exists() and not stray.exists() and all(Path(uri).exists() for uri in inner)
     again = DeltaTable(create_storage(str(tmp_path)), "t")
     assert sorted(row["_id"] for row in again.query()) == [n for n in range(100) if n not in (3, 5)]
