@@ -62,26 +62,27 @@ def read_groups(
     parts = []
     for path, groups in chosen.items():
         with storage.open_data(path) as source:
-            # What lies far away is asked for in few large pieces.
             metadata = pq.read_metadata(source)
+            repeated = repeated_text(metadata.row_group(groups[0]), schema)
             file = pq.ParquetFile(
                 source,
                 metadata=metadata,
-                read_dictionary=_repeated(metadata.row_group(groups[0]), schema, tested),
+                read_dictionary=[name for name in repeated if name not in tested],
+                # What lies far away is asked for in few large pieces.
                 pre_buffer=not isinstance(source, pa.MemoryMappedFile),
             )
             parts.append(_cut(file.read_row_groups(groups, wanted), predicate).select(list(names)).cast(schema))
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def _repeated(group: pq.RowGroupMetaData, schema: pa.Schema, tested: set[str]) -> list[str]:
+def repeated_text(group: pq.RowGroupMetaData, schema: pa.Schema) -> list[str]:
     """The text columns that a file holds as a dictionary: Arrow is faster if each text is turned into one only once.
 
     A text that is written out takes at least four bytes, for its length.
     """
     chunks = [group.column(place) for place in range(group.num_columns)]
     small = {chunk.path_in_schema for chunk in chunks if chunk.total_uncompressed_size < 4 * group.num_rows}
-    return [field.name for field in schema if pa.types.is_string(field.type) and field.name in small - tested]
+    return [field.name for field in schema if pa.types.is_string(field.type) and field.name in small]
 
 
 def _cut(rows: pa.Table, predicate: Predicate) -> pa.Table:
