@@ -100,9 +100,10 @@ def test_the_sealer_does_not_outlive_a_killed_gateway(tmp_path: Path) -> None:
         assert gateway.stdout is not None
         gateway.stdout.readline()
         children = psutil.Process(gateway.pid).children()
-        assert [child.cmdline()[2] for child in children] == ["mainstem.log.sealer"]
+        # A second one comes where the first is behind.
+        assert {child.cmdline()[2] for child in children} == {"mainstem.log.sealer"}
         gateway.kill()
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    gone, alive = psutil.wait_procs(children, timeout=60)
     assert gone and not alive
 
 
@@ -113,7 +114,7 @@ async def test_a_killed_sealer_leaves_the_files_or_the_segment(tmp_path: Path) -
     log = await Log.open(quiet(tmp_path, file_changes=50), sealer=sealer)
     for n in range(100):
         log.append(batch(n))
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 240
     kills = 0
     while log.sealed < 100 and time.monotonic() < deadline_s:
         flush = asyncio.ensure_future(log.flush())
