@@ -19,7 +19,7 @@ from mainstem.catalog.schemas import Document
 from mainstem.model import Invalid
 
 CACHE_BYTES_MAX = 32 * 1024 * 1024
-GROWING = frozenset({"snapshots", "snapshot-log"})
+GROWING = ("snapshots", "snapshot-log")
 
 Buffer = bytes | memoryview
 T = TypeVar("T")
@@ -138,17 +138,17 @@ class Documents:
 
 def encode_document(document: Document, base: Stored | None) -> tuple[bytes, dict[str, tuple[int, int]]]:
     """The bytes of a document, and where its growing lists stand in them."""
-    parts: list[Buffer] = []
+    rest = msgspec.json.encode({key: value for key, value in document.items() if key not in GROWING})
+    # Without its closing brace: the lists that grow stand at the end, each of them after a comma and its name.
+    parts: list[Buffer] = [memoryview(rest)[:-1]]
     spans: dict[str, tuple[int, int]] = {}
-    size = 0
-    for key, value in document.items():
-        # A brace or a comma, then the name and a colon.
-        lead = (b"," if parts else b"{") + msgspec.json.encode(key) + b":"
-        encoded = _encode_grown(key, value, base) if key in GROWING else [msgspec.json.encode(value)]
+    size = len(rest) - 1
+    for key in (growing for growing in GROWING if growing in document):
+        lead = b',"%s":' % key.encode()
+        encoded = _encode_grown(key, document[key], base)
         start = size + len(lead)
         size = start + sum(len(part) for part in encoded)
-        if key in GROWING:
-            spans[key] = (start, size)
+        spans[key] = (start, size)
         parts += [lead, *encoded]
     # Joined once: a long-lived table's document is megabytes.
     return b"".join([*parts, b"}"]), spans
