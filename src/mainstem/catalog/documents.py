@@ -19,7 +19,8 @@ from mainstem.catalog.schemas import Document
 from mainstem.model import Invalid
 
 CACHE_BYTES_MAX = 32 * 1024 * 1024
-GROWING = ("snapshots", "snapshot-log")
+# The oldest entries of these lists go, new ones come at the end, and all between stay as they are.
+GROWING = ("snapshots", "snapshot-log", "metadata-log")
 
 Buffer = bytes | memoryview
 T = TypeVar("T")
@@ -156,13 +157,17 @@ def encode_document(document: Document, base: Stored | None) -> tuple[bytes, dic
 
 def _encode_grown(key: str, entries: list[Document], base: Stored | None) -> list[Buffer]:
     span = base.spans.get(key) if base is not None and base.spans is not None else None
-    if base is not None and span is not None:
+    if base is not None and span is not None and entries:
         old = base.document[key]
-        # Entries that were kept are the very same objects, which makes this comparison cheap.
-        if old and len(entries) >= len(old) and entries[: len(old)] == old:
-            added = msgspec.json.encode(entries[len(old) :])
-            comma = b"," if len(entries) > len(old) else b""
-            return [memoryview(base.raw)[span[0] : span[1] - 1], comma, added[1:]]
+        # Entries that were kept are the very same objects, which makes these comparisons cheap.
+        gone = next((place for place, entry in enumerate(old) if entry is entries[0]), None)
+        kept = 0 if gone is None else len(old) - gone
+        if kept and entries[:kept] == old[gone:]:
+            # As long as the list of those that are gone, for the comma that follows them is in place of its end.
+            start = span[0] + (len(msgspec.json.encode(old[:gone])) if gone else 1)
+            added = msgspec.json.encode(entries[kept:])
+            comma = b"," if len(entries) > kept else b""
+            return [b"[", memoryview(base.raw)[start : span[1] - 1], comma, added[1:]]
     return [msgspec.json.encode(entries)]
 
 
