@@ -41,7 +41,7 @@ def test_a_swap_leaves_its_pointer_at_hand() -> None:
     assert database.reads == 2
 
 
-@pytest.mark.parametrize("order", permutations(range(3)))
+@pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_swaps_told_in_any_order_leave_nothing_old(order: tuple[int, ...]) -> None:
     swaps = [Swap(T, "a", pointer("b")), Swap(T, "b", pointer("c")), Swap(T, "c", pointer("d"))]
     database = Database("a")
