@@ -159,7 +159,10 @@ def test_a_stale_writer_is_refused_and_the_table_keeps_its_rows(server: Server) 
 def test_sixteen_writers_and_every_acknowledged_commit_is_there(tmp_path: Path, tables: int) -> None:
     """Judged by the table's own history: as many property commits as were acknowledged, no more and no fewer."""
     writers, commits_each = 16, 10
-    with Server(tmp_path, str(tmp_path / "warehouse")) as server, httpx.Client(base_url=server.url) as client:
+    with (
+        Server(tmp_path, str(tmp_path / "warehouse")) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         client.post("/v1/namespaces", json={"namespace": ["w"]}).raise_for_status()
         schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
         for t in range(tables):
@@ -171,7 +174,7 @@ def test_sixteen_writers_and_every_acknowledged_commit_is_there(tmp_path: Path, 
                 update = {"action": "set-properties", "updates": {f"w{writer}.{i}": "done"}}
                 body = {"requirements": [], "updates": [update]}
                 path = f"/v1/namespaces/w/tables/t{writer % tables}"
-                acknowledged += client.post(path, json=body, timeout=60).status_code == 200
+                acknowledged += client.post(path, json=body).status_code == 200
             return acknowledged
 
         with ThreadPoolExecutor(writers) as pool:

@@ -97,8 +97,8 @@ def test_a_large_plan_comes_in_tasks_that_know_themselves(server: Server) -> Non
     again = httpx.get(f"{server.url}/v1/namespaces/db/tables/t/plan/{plan['plan-id']}", timeout=30).json()
     assert again["plan-tasks"] == plan["plan-tasks"]
     url = f"{server.url}/v1/namespaces/db/tables/t/plan/{plan['plan-id']}"
-    assert httpx.delete(url).status_code == 204
-    assert httpx.delete(url).json()["error"]["type"] == "NoSuchPlanIdException"
+    assert httpx.delete(url, timeout=60).status_code == 204
+    assert httpx.delete(url, timeout=60).json()["error"]["type"] == "NoSuchPlanIdException"
     assert post(server, "tasks", {"plan-task": "bm8="}).json()["error"]["type"] == "NoSuchPlanTaskException"
 
 

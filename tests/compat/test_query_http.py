@@ -225,7 +225,7 @@ async def leave_after_asking(server: Server, body: bytes, read: int = 0) -> None
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 

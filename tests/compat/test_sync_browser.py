@@ -105,7 +105,7 @@ async def test_two_people_edit_offline_and_everyone_agrees(
 ) -> None:
     address = page_address(page_url, live_server.url, "offline")
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=TIMEOUT_MS)
         ada, bob = await Person.open(browser, address), await Person.open(browser, address)
         for title in ("deleted by one", "same column", "different columns"):
             await ada.add(title)

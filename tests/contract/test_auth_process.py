@@ -80,7 +80,7 @@ async def test_a_secured_server_carries_changes_into_tables_over_tls(tmp_path: P
         # The token of the pipeline is in no command line and in no file.
         assert "eyJ" not in argument_lists(server.pid)
         assert files_with(b"eyJ", tmp_path / "data") == []
-        async with httpx.AsyncClient(base_url=server.url, verify=certified.context) as http:
+        async with httpx.AsyncClient(base_url=server.url, verify=certified.context, timeout=60) as http:
             assert (await http.get("/health")).status_code == 401
             body = {"sql": "SELECT a FROM sales.orders"}
             for headers, code in ((bearer(token("reader", "sales")), 200), (bearer(token("reader", "other")), 404)):
@@ -124,7 +124,7 @@ async def test_with_keys_the_server_listens_everywhere(tmp_path: Path) -> None:
     config = replace(SECURED, server=ServerConfig(host="0.0.0.0", port=0))
     async with ServerProcess(tmp_path / "data", config) as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             assert (await http.get("/health")).status_code == 401
             assert (await http.get("/health", headers=bearer(token("client")))).status_code == 200
 

@@ -95,8 +95,8 @@ def test_engines_find_the_delta_table_or_say_why_not(tmp_path: Path) -> None:
         iceberg = server.pyiceberg()
         iceberg.create_namespace("db")
         new = {"name": "d", "format": "delta", "base-location": str(location)}
-        httpx.post(f"{server.url}/v1/{PATH}", json=new).raise_for_status()
-        found = httpx.get(f"{server.url}/v1/{PATH}/d").json()["table"]["base-location"]
+        httpx.post(f"{server.url}/v1/{PATH}", json=new, timeout=60).raise_for_status()
+        found = httpx.get(f"{server.url}/v1/{PATH}/d", timeout=60).json()["table"]["base-location"]
         assert DeltaTable(found).to_pyarrow_table()["id"].to_pylist() == [1, 2, 3]
         with pytest.raises(NoSuchTableError, match="There is a delta table of that name, at"):
             iceberg.load_table("db.d")

@@ -37,7 +37,7 @@ async def test_the_metrics_show_them(tmp_path: Path) -> None:
     }
     async with gateway_on_socket(tmp_path) as (_, url):
         base = url.replace("ws://", "http://").removesuffix("/ws")
-        async with httpx.AsyncClient(base_url=base) as client:
+        async with httpx.AsyncClient(base_url=base, timeout=60) as client:
             (await client.post("/v1/namespaces", json={"namespace": ["db"]})).raise_for_status()
             (await client.post("/v1/namespaces/db/tables", json={"name": "t", "schema": SCHEMA})).raise_for_status()
             answer = await client.post("/v1/namespaces/db/tables/t/metrics", json=report)

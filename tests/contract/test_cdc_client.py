@@ -19,7 +19,7 @@ from mainstem.doors.cdc_memory import MemoryLake
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
 from mainstem.model import Invalid, LogPosition, OutcomeUnknown, Overloaded
-from mainstem.runtime.clock import SystemClock
+from mainstem.runtime.clock import ManualClock, SystemClock
 
 
 class Site:
@@ -257,19 +257,19 @@ async def test_a_refusal_for_now_is_obeyed_and_the_order_is_kept() -> None:
 
 async def test_the_server_may_ask_for_a_slower_pace() -> None:
     waits: list[float] = []
+    clock = ManualClock()
 
     async def sleep(delay_s: float) -> None:
         waits.append(delay_s)
         site.lake.buffer = BufferView(utilization=0.1)
-        client._pause_until_s = 0.0
+        clock.advance(delay_s)
 
     site = Site()
-    async with site.serving(), quick(site, sleep=sleep) as client:
+    async with site.serving(), quick(site, sleep=sleep, clock=clock) as client:
         site.lake.buffer = BufferView(utilization=1.0)
         await (await client.send(numbered(1))).durable()
         await (await client.send(numbered(2))).durable()
-    assert len(waits) == 1
-    assert 4 < waits[0] <= 5
+    assert waits == [pytest.approx(5.0)]
 
 
 async def test_flush_brings_everything_sent_before_into_the_tables() -> None:

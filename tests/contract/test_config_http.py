@@ -28,7 +28,7 @@ def http_url(ws_url: str) -> str:
 
 async def test_a_change_takes_effect_is_told_and_survives_a_kill(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, ALONE)
-    async with server, httpx.AsyncClient() as http:
+    async with server, httpx.AsyncClient(timeout=60) as http:
         before = (await http.get(f"{server.url}/v1/config/server")).json()
         assert before["settings"]["flushIntervalMs"] == 3_600_000
         assert (before["changed"], before["changes"]) == ([], [])

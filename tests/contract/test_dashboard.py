@@ -20,7 +20,7 @@ async def test_every_metric_of_the_dashboard_is_there_and_every_metric_is_on_it(
     assert len(expressions) > 20
     async with gateway_on_socket(tmp_path, gateway_config=SECURED) as (_, ws_url):
         url = ws_url.replace("ws://", "http://").removesuffix("/ws")
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
             scrape = await http.get("/metrics", headers=bearer(token("reader")))
     there = {
         family.name + ("_total" if family.type == "counter" else "")

@@ -106,7 +106,7 @@ def test_the_configuration_does_what_the_document_says(tmp_path: Path) -> None:
 
 
 def test_the_document_names_every_path_of_the_seed(server: str) -> None:
-    paths = httpx.get(f"{server}/schema/openapi.json").json()["paths"]
+    paths = httpx.get(f"{server}/schema/openapi.json", timeout=60).json()["paths"]
     named = {(verb.upper(), path) for path, item in paths.items() for verb in item}
     assert {
         ("GET", "/health"),

@@ -80,7 +80,7 @@ async def room_of(folder: Path, config: Config, headers: dict[str, str] | None =
 
     async with gateway_on_socket(folder, gateway_config=config, around=around) as (_, url):
         base = url.replace("ws://", "http://").removesuffix("/ws")
-        async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+        async with httpx.AsyncClient(base_url=base, headers=headers, timeout=60) as client:
             (await client.post("/v1/namespaces", json={"namespace": ["db"]})).raise_for_status()
             (await client.post("/v1/namespaces/db/tables", json={"name": "t", "schema": SCHEMA})).raise_for_status()
             yield Room(url, made[0], client)

@@ -133,7 +133,7 @@ async def test_a_row_that_leaves_the_view_is_gone_here_and_comes_back_whole(tmp_
     ada, bob = Replica(tmp_path, "ada"), Replica(tmp_path, "bob")
     mine = {"name": "mine", "tables": ["todos"], "filters": [{"column": "title", "op": "eq", "value": "jwt:sub"}]}
     async with serving(tmp_path / "data") as url:
-        async with httpx.AsyncClient(base_url=url) as admin:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as admin:
             assert (await admin.post("/admin/rules/g", json={"buckets": [mine]})).status_code == 200
         ada.connect(connect(url, "g"))
         bob.connect(connect(url, "g"))

@@ -34,7 +34,7 @@ async def test_who_may_do_what(tmp_path: Path) -> None:
     ada, admin = bearer(client_token("ada", "g")), bearer(token())
     async with gateway_on_socket(tmp_path, gateway_config=SECURED) as (_, url):
         base = url.replace("ws://", "http://").removesuffix("/ws")
-        async with httpx.AsyncClient(base_url=base, headers=PROTOBUF) as client:
+        async with httpx.AsyncClient(base_url=base, headers=PROTOBUF, timeout=60) as client:
             for headers, path, body, status in [
                 ({}, "/sync/g/push", push_of("ada"), 401),
                 (bearer("nonsense"), "/sync/g/push", push_of("ada"), 401),
@@ -62,7 +62,7 @@ async def test_rules_look_at_the_token_and_not_at_what_a_client_says(tmp_path: P
     rules = {"buckets": [{"name": "team", "filters": [{"column": "owner", "op": "in", "value": "jwt:teams"}]}]}
     async with gateway_on_socket(tmp_path, gateway_config=SECURED) as (_, url):
         base = url.replace("ws://", "http://").removesuffix("/ws")
-        async with httpx.AsyncClient(base_url=base, headers=PROTOBUF) as client:
+        async with httpx.AsyncClient(base_url=base, headers=PROTOBUF, timeout=60) as client:
             assert (await client.post("/admin/rules/g", json=rules, headers=bearer(token()))).status_code == 200
             body = push_of("ada")
             ada = bearer(client_token("ada", "g"))

@@ -15,7 +15,7 @@ from mainstem.catalog.settings import CatalogSettings
 from mainstem.client import CdcClient, insert
 from tests.contract.catalog_client import SCHEMA, new_database
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def test_names_survive_a_notification() -> None:
@@ -41,7 +41,7 @@ async def test_commits_through_another_gateway_are_persisted_here(tmp_path: Path
                 receipt = await client.send([insert("orders", str(n), {"n": n}) for n in range(10)])
                 _, last = (await receipt.durable()).positions or (0, 0)
                 # Seals what is there; no pipeline is there to commit it.
-                async with httpx.AsyncClient() as http:
+                async with httpx.AsyncClient(timeout=60) as http:
                     sealed = (await http.post(f"{one.url}/flush", params={"timeoutS": "0.01"})).json()
                 assert (sealed["complete"], sealed["position"]) == (False, last)
                 await _commit(two, last)
@@ -84,7 +84,7 @@ async def _commit(server: ServerProcess, position: int) -> None:
 
 
 async def _status(server: ServerProcess, position: int) -> Any:
-    async with asyncio.timeout(WAIT_S), httpx.AsyncClient() as http:
+    async with asyncio.timeout(WAIT_S), httpx.AsyncClient(timeout=60) as http:
         while True:
             table = (await http.get(f"{server.url}/status")).json()["tables"].get("default.orders")
             if table is not None and table["covered"] == position:

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ async def _run(folder: Path, seed: int, kills: int) -> None:
         for _ in range(kills):
             pid = await _until_compacting(server)
             await asyncio.sleep(rng.uniform(0.0, 1.0))
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         await _until_compacted(server, SystemClock().now_ms())
         stop.set()
         await producing

@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,9 @@ async def _covered(server: ServerProcess) -> tuple[int, int]:
 
 async def _kill_once(server: ServerProcess, target: str) -> None:
     if target in ("pipeline", "both") and (pid := await _pipeline_pid(server)) is not None:
-        os.kill(pid, signal.SIGKILL)
+        # It may have ended since, by an earlier kill.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     if target in ("gateway", "both"):
         server.kill()
         await server.start()

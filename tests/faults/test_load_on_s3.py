@@ -170,7 +170,8 @@ class Trouble:
     async def kill_pipeline(self) -> None:
         pid = (await self._status())["pipeline"]["pid"]
         if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.done["kill_pipeline"] += 1
 
     async def kill_gateway(self) -> None:

@@ -19,7 +19,7 @@ WAYS = {
     "msgpack": (True, False, False),
     "msgpack+zstd": (True, True, False),
 }
-HEAR_S_MAX = 30.0
+HEAR_S_MAX = 60.0
 
 
 class Wire:
@@ -39,6 +39,7 @@ class Wire:
             compression="deflate" if self._deflate else None,
             max_size=None,
             additional_headers=self._headers,
+            open_timeout=HEAR_S_MAX,
         )
         return self
 

@@ -9,15 +9,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from mainstem.app.process import reserve_port
+
 ACCESS_KEY = "mainstem-test"
 SECRET_KEY = "mainstem-test-secret"
 REGION = "us-east-1"
-START_S_MAX = 90.0
+START_S_MAX = 180.0
 # Each of its servers wants a port, and one more for its gRPC side.
 _PORTS = (
     "-master.port", "-master.port.grpc", "-volume.port", "-volume.port.grpc", "-filer.port", "-filer.port.grpc",
@@ -31,7 +32,8 @@ class S3Server:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports: list[int] = []
+        # Each keeps its port for one of the servers.
+        self._places: list[socket.socket] = []
         self.port = 0
 
     @property
@@ -69,8 +71,8 @@ class S3Server:
         credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
         identity = {"name": "test", "credentials": credentials, "actions": ["Admin"]}
         config.write_text(json.dumps({"identities": [identity]}))
-        ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
-        self._ports = list(ports.values())
+        self._places = [reserve_port("127.0.0.1") for _ in _PORTS]
+        ports = {name: place.getsockname()[1] for name, place in zip(_PORTS, self._places, strict=True)}
         self.port = ports["-s3.port"]
         with (self._folder / "weed.log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -94,9 +96,10 @@ class S3Server:
             self._process.kill()
             self._process.wait()
         # It leaves its unix sockets behind.
-        for port in self._ports:
-            for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{port}.sock"):
+        for place in self._places:
+            for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{place.getsockname()[1]}.sock"):
                 path.unlink(missing_ok=True)
+            place.close()
 
     def _wait_until_up(self) -> None:
         assert self._process is not None
@@ -105,7 +108,7 @@ class S3Server:
             if self._process.poll() is not None:
                 break
             try:
-                urllib.request.urlopen(f"{self.url}/healthz", timeout=2)
+                urllib.request.urlopen(f"{self.url}/healthz", timeout=10)
                 # It answers before the store behind it can take anything: a write is what says that it is up.
                 self.make_bucket("ready")
                 return
@@ -118,10 +121,3 @@ class S3Server:
 def _binary() -> str:
     beside = Path(sys.executable).parent / "weed"
     return str(beside) if beside.exists() else shutil.which("weed") or "weed"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; all are held until all are known, so that no two are the same."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]

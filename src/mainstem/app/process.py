@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,16 @@ from mainstem.runtime.clock import SystemClock
 START_S_MAX = 120.0
 STOP_S_MAX = 60.0
 POLL_S = 0.01
+# What an answer may take on a machine that is busy with other things.
+ANSWER_S_MAX = 60.0
+
+
+def reserve_port(host: str) -> socket.socket:
+    """A port that nobody else is given while this socket is open. It never listens, so that a server can."""
+    place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind((host, 0))
+    return place
 
 
 class ServerProcess:
@@ -30,6 +41,8 @@ class ServerProcess:
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._config = config or Config()
         self._port = self._config.server.port
+        # Keeps the port while the server is down.
+        self._place: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._clock = SystemClock()
         self.url = ""
@@ -42,6 +55,8 @@ class ServerProcess:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
+        if self._place is not None:
+            self._place.close()
 
     @property
     def ws_url(self) -> str:
@@ -57,6 +72,9 @@ class ServerProcess:
     async def start(self) -> None:
         """Start it, and return once it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
+        if self._port == 0:
+            self._place = reserve_port(self._config.server.host)
+            self._port = self._place.getsockname()[1]
         config_path = self.data / "config.toml"
         server = msgspec.structs.replace(self._config.server, port=self._port)
         config = msgspec.structs.replace(self._config, server=server)
@@ -81,7 +99,6 @@ class ServerProcess:
             address = read_address(self.data)
             if address is not None and address.pid == self._process.pid:
                 self.url = address.url
-                self._port = int(address.url.rsplit(":", 1)[1])
                 return
             await asyncio.sleep(POLL_S)
         raise Overloaded(f"the server did not answer in {START_S_MAX} s. log={self._tail()}", retry_after_s=1)
@@ -106,14 +123,14 @@ class ServerProcess:
 
     async def status(self) -> dict[str, Any]:
         """What `/status` says."""
-        async with httpx.AsyncClient(timeout=10, headers=self.headers) as http:
+        async with httpx.AsyncClient(timeout=ANSWER_S_MAX, headers=self.headers) as http:
             answer = await http.get(self.url + "/status")
         status: dict[str, Any] = answer.raise_for_status().json()
         return status
 
     async def flush(self, timeout_s: float = 120.0) -> dict[str, Any]:
         """Carry everything into the tables; the answer says which snapshots hold it."""
-        async with httpx.AsyncClient(timeout=timeout_s + 10, headers=self.headers) as http:
+        async with httpx.AsyncClient(timeout=timeout_s + ANSWER_S_MAX, headers=self.headers) as http:
             answer = await http.post(f"{self.url}/flush?timeoutS={timeout_s}")
         flushed: dict[str, Any] = answer.json()
         return flushed

@@ -7,9 +7,9 @@ matters is part of the statement that writes.
 import importlib
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from mainstem.catalog.names import TableIdent
 from mainstem.catalog.postgres_watch import CHANNEL, PostgresWatch, payload
@@ -54,6 +54,8 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE tables ADD COLUMN details TEXT NOT NULL DEFAULT '';
     """,
 )
+
+T = TypeVar("T")
 
 
 class _Session:
@@ -117,6 +119,11 @@ class PostgresStore(SqlStore):
             raise Overloaded(f"catalog store cannot be read. got={error}", retry_after_s=1.0) from error
         finally:
             self._give_back(session)
+
+    def _transact(self, statements: Callable[[Connection], T]) -> T:
+        # The server lets those who commit at the same time share what it takes to be durable.
+        with self._write() as connection:
+            return statements(connection)
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:

@@ -1,13 +1,13 @@
 """The store's statements, in the SQL that SQLite and PostgreSQL share.
 
-A backend brings connections: `_read` lends one, `_write` lends one inside a transaction that is durable when the block
-ends. Every check that must not race is either part of a statement (`… WHERE metadata_location = ?`), a constraint, or
-made under the namespaces' lock.
+A backend brings connections: `_read` lends one, `_transact` runs statements with one inside a transaction that is
+durable when it returns. Every check that must not race is either part of a statement (`… WHERE metadata_location = ?`),
+a constraint, or made under the namespaces' lock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ MARK_AGE_MS_MAX = 60 * 60 * 1000
 
 _POINTER = "metadata_location, location, snapshot_id, covered, kind, details"
 _NAMES = {Kind.TABLE: "Table", Kind.VIEW: "View", Kind.GENERIC: "Generic table"}
+
+
+T = TypeVar("T")
 
 
 class Cursor(Protocol):
@@ -64,7 +67,8 @@ class SqlStore:
     def _read(self) -> AbstractContextManager[Connection]:
         raise NotImplementedError
 
-    def _write(self) -> AbstractContextManager[Connection]:
+    def _transact(self, statements: Callable[[Connection], T]) -> T:
+        """Run statements, in whichever thread: all of them are durable when this returns, none where it raises."""
         raise NotImplementedError
 
     def _lock_namespaces(self, connection: Connection) -> None:
@@ -94,7 +98,7 @@ class SqlStore:
             return _properties(connection, namespace)
 
     def create_namespace(self, namespace: Namespace, properties: dict[str, str]) -> None:
-        with self._write() as connection:
+        def create(connection: Connection) -> None:
             self._lock_namespaces(connection)
             insert = "INSERT INTO namespaces (namespace, properties) VALUES (?, ?) ON CONFLICT DO NOTHING"
             for depth in range(1, len(namespace)):
@@ -103,10 +107,12 @@ class SqlStore:
             if done.rowcount == 0:
                 raise AlreadyExists(f"Namespace already exists: {'.'.join(namespace)}")
 
+        self._transact(create)
+
     def update_namespace(
         self, namespace: Namespace, removals: Sequence[str], updates: dict[str, str]
     ) -> tuple[list[str], list[str]]:
-        with self._write() as connection:
+        def update(connection: Connection) -> tuple[list[str], list[str]]:
             self._lock_namespaces(connection)
             properties = _properties(connection, namespace)
             removed = [key for key in removals if key in properties]
@@ -115,25 +121,30 @@ class SqlStore:
             connection.execute(
                 "UPDATE namespaces SET properties = ? WHERE namespace = ?", (_text(kept), SEPARATOR.join(namespace))
             )
-        return removed, missing
+            return removed, missing
+
+        return self._transact(update)
 
     def drop_namespace(self, namespace: Namespace) -> None:
         key = SEPARATOR.join(namespace)
         name = ".".join(namespace)
+
+        def drop(connection: Connection) -> None:
+            self._lock_namespaces(connection)
+            counted = connection.execute(
+                "SELECT kind, count(*) FROM tables WHERE namespace = ? GROUP BY kind ORDER BY kind", (key,)
+            ).fetchall()
+            below = connection.execute(
+                "SELECT count(*) FROM namespaces WHERE namespace > ? AND namespace < ?", _below(namespace)
+            ).fetchone()[0]
+            inside = [f"{count} {kind}(s)" for kind, count in counted] + ([f"{below} namespace(s)"] * bool(below))
+            if inside:
+                raise NamespaceNotEmpty(f"Namespace {name} is not empty. Contains {', '.join(inside)}.")
+            if connection.execute("DELETE FROM namespaces WHERE namespace = ?", (key,)).rowcount == 0:
+                raise NoSuchNamespace(namespace)
+
         try:
-            with self._write() as connection:
-                self._lock_namespaces(connection)
-                counted = connection.execute(
-                    "SELECT kind, count(*) FROM tables WHERE namespace = ? GROUP BY kind ORDER BY kind", (key,)
-                ).fetchall()
-                below = connection.execute(
-                    "SELECT count(*) FROM namespaces WHERE namespace > ? AND namespace < ?", _below(namespace)
-                ).fetchone()[0]
-                inside = [f"{count} {kind}(s)" for kind, count in counted] + ([f"{below} namespace(s)"] * bool(below))
-                if inside:
-                    raise NamespaceNotEmpty(f"Namespace {name} is not empty. Contains {', '.join(inside)}.")
-                if connection.execute("DELETE FROM namespaces WHERE namespace = ?", (key,)).rowcount == 0:
-                    raise NoSuchNamespace(namespace)
+            self._transact(drop)
         except Violated as error:
             raise NamespaceNotEmpty(f"Namespace {name} is not empty. A table was just created in it.") from error
 
@@ -155,12 +166,15 @@ class SqlStore:
     def swap(self, swaps: Sequence[Swap]) -> bool:
         # In one order for everybody, so that two transactions never wait for each other in a circle.
         ordered = sorted(swaps, key=lambda swap: swap.ident)
+
+        def swap_all(connection: Connection) -> None:
+            for swap in ordered:
+                if not _swap_one(connection, swap):
+                    raise Lost
+            self._tell_others(connection, [swap.ident for swap in ordered])
+
         try:
-            with self._write() as connection:
-                for swap in ordered:
-                    if not _swap_one(connection, swap):
-                        raise Lost
-                self._tell_others(connection, [swap.ident for swap in ordered])
+            self._transact(swap_all)
         except Lost:
             return False
         except Violated:
@@ -171,34 +185,38 @@ class SqlStore:
         return True
 
     def rename(self, source: TableIdent, destination: TableIdent, kind: Kind) -> None:
+        def move(connection: Connection) -> None:
+            found = _entry(connection, source)
+            if found is None or found.kind is not kind:
+                raise _missing(source, kind)
+            _properties(connection, destination.namespace)
+            taken = _entry(connection, destination)
+            if taken is not None:
+                raise _taken(source, destination, kind, taken.kind)
+            moved = connection.execute(
+                "UPDATE tables SET namespace = ?, name = ? WHERE namespace = ? AND name = ? AND kind = ?",
+                (*_key(destination), *_key(source), kind.value),
+            )
+            if moved.rowcount == 0:
+                raise _missing(source, kind)
+
         try:
-            with self._write() as connection:
-                found = _entry(connection, source)
-                if found is None or found.kind is not kind:
-                    raise _missing(source, kind)
-                _properties(connection, destination.namespace)
-                taken = _entry(connection, destination)
-                if taken is not None:
-                    raise _taken(source, destination, kind, taken.kind)
-                moved = connection.execute(
-                    "UPDATE tables SET namespace = ?, name = ? WHERE namespace = ? AND name = ? AND kind = ?",
-                    (*_key(destination), *_key(source), kind.value),
-                )
-                if moved.rowcount == 0:
-                    raise _missing(source, kind)
+            self._transact(move)
         except Violated as error:
             self.namespace_properties(destination.namespace)
             raise _taken(source, destination, kind, kind) from error
 
     def drop(self, ident: TableIdent, kind: Kind) -> Pointer:
-        with self._write() as connection:
+        def delete(connection: Connection) -> Pointer:
             gone = connection.execute(
                 f"DELETE FROM tables WHERE namespace = ? AND name = ? AND kind = ? RETURNING {_POINTER}",
                 (*_key(ident), kind.value),
             ).fetchall()
             if not gone:
                 raise _missing(ident, kind)
-        return _pointer(gone[0])
+            return _pointer(gone[0])
+
+        return self._transact(delete)
 
     def is_location_used(self, location: str) -> bool:
         with self._read() as connection:
@@ -212,8 +230,7 @@ class SqlStore:
         return None if row is None else Mark(row[0], row[1], row[2], bytes(row[3]), row[4])
 
     def remember(self, mark: Mark) -> None:
-        with self._write() as connection:
-            write_mark(connection, mark, "ON CONFLICT DO NOTHING")
+        self._transact(lambda connection: write_mark(connection, mark, "ON CONFLICT DO NOTHING"))
 
 
 def write_mark(connection: Connection, mark: Mark, on_conflict: str = "") -> None:

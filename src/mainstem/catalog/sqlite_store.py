@@ -1,22 +1,25 @@
 """The embedded store: SQLite with Python's own module. One file, one writer at a time, readers beside it.
 
-No dependency, no import time, and one fsync per transaction (WAL, synchronous=FULL). The lock on the data folder makes
-this process the only one that writes, so that pointers can be remembered.
+No dependency, no import time, and one fsync per transaction (WAL, synchronous=FULL), which those share who write at the
+same time. The lock on the data folder makes this process the only one that writes, so that pointers can be remembered.
 """
 
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from mainstem.catalog.names import TableIdent
 from mainstem.catalog.pointer_cache import PointerCache
-from mainstem.catalog.sql_store import SqlStore, Violated, write_mark
-from mainstem.catalog.store import CURRENT_MARK, Kind, Pointer, Swap
+from mainstem.catalog.shared_writes import SharedWrites, Turn
+from mainstem.catalog.sql_store import Connection, SqlStore, Violated, write_mark
+from mainstem.catalog.store import Kind, Pointer, Swap
 from mainstem.model import Corrupt, OutcomeUnknown, Overloaded
 
 BUSY_TIMEOUT_S = 30.0
+
+T = TypeVar("T")
 
 # Each entry takes the database from the version of its index to the next one. Entries are only ever added.
 MIGRATIONS: tuple[str, ...] = (
@@ -64,7 +67,7 @@ class SqliteStore(SqlStore):
         # As many connections as there are calls at the same moment; the callers' threads are what bounds them.
         self._idle: list[sqlite3.Connection] = []
         # Writers queue here rather than in SQLite, whose busy handler sleeps and polls.
-        self._write_lock = threading.Lock()
+        self._writes = SharedWrites(self._carry_out)
         self._pointers = PointerCache(super().entry)
         self._migrate()
 
@@ -108,46 +111,90 @@ class SqliteStore(SqlStore):
         finally:
             self._idle.append(connection)
 
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        with self._write_lock, self._read() as connection:
+    def _transact(self, statements: Callable[[Connection], T]) -> T:
+        return self._writes.run(statements)
+
+    def _carry_out(self, turns: list[Turn]) -> None:
+        """One transaction for all: what fails is undone by itself, and the others are durable at the end."""
+        with self._read() as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                if (mark := CURRENT_MARK.get()) is not None:
-                    write_mark(connection, mark)
-            except BaseException as error:
+                _take_turns(connection, turns)
+            except sqlite3.OperationalError as error:
+                # A full or failing disk, or another process in the way: nothing was written.
                 _roll_back(connection)
-                if isinstance(error, sqlite3.IntegrityError):
-                    raise Violated(str(error)) from error
-                if isinstance(error, sqlite3.OperationalError):
-                    # A full or failing disk, or another process in the way: nothing was written.
-                    raise Overloaded(f"catalog store cannot write. got={error}", retry_after_s=1.0) from error
+                for turn in turns:
+                    turn.error = _cannot_write(error)
+                return
+            except BaseException:
+                _roll_back(connection)
                 raise
+            if all(turn.error is not None for turn in turns):
+                _roll_back(connection)
+                return
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
-                # A failed COMMIT may have reached the disk or not; only a look after recovery tells.
+                # A failed COMMIT may have reached the disk or not; only a look after recovery tells. Who was refused
+                # may have been for what another one of them did: that is as little known.
                 _roll_back(connection)
-                raise OutcomeUnknown(f"catalog store could not confirm a commit. got={error}") from error
+                for turn in turns:
+                    turn.error = OutcomeUnknown(f"catalog store could not confirm a commit. got={error}")
 
     def _migrate(self) -> None:
-        with self._write() as connection:
-            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-            if version > len(MIGRATIONS):
-                raise Corrupt(
-                    f"catalog is of a later version. expected=at most {len(MIGRATIONS)} got={version}",
-                    place=str(self._path),
-                )
-            for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
-                for statement in filter(str.strip, script.split(";")):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version={number}")
+        self._transact(self._bring_up_to_date)
+
+    def _bring_up_to_date(self, connection: Connection) -> None:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(MIGRATIONS):
+            raise Corrupt(
+                f"catalog is of a later version. expected=at most {len(MIGRATIONS)} got={version}",
+                place=str(self._path),
+            )
+        for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+            for statement in filter(str.strip, script.split(";")):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={number}")
 
     def close(self) -> None:
         """Release every connection."""
         while self._idle:
             self._idle.pop().close()
+
+
+def _take_turns(connection: sqlite3.Connection, turns: list[Turn]) -> None:
+    # One alone is undone with the transaction.
+    is_shared = len(turns) > 1
+    for turn in turns:
+        if is_shared:
+            connection.execute("SAVEPOINT turn")
+        try:
+            turn.value = turn.statements(connection)
+            if turn.mark is not None:
+                write_mark(connection, turn.mark)
+        except Exception as error:
+            if not connection.in_transaction:
+                # On some errors SQLite rolls back all there is.
+                raise
+            turn.error = _told(error)
+            if is_shared:
+                connection.execute("ROLLBACK TO turn")
+        if is_shared:
+            connection.execute("RELEASE turn")
+
+
+def _told(error: Exception) -> Exception:
+    match error:
+        case sqlite3.IntegrityError():
+            return Violated(str(error))
+        case sqlite3.OperationalError():
+            return _cannot_write(error)
+        case _:
+            return error
+
+
+def _cannot_write(error: sqlite3.OperationalError) -> Overloaded:
+    return Overloaded(f"catalog store cannot write. got={error}", retry_after_s=1.0)
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

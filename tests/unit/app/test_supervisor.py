@@ -22,7 +22,7 @@ def _supervisor(command: list[str], tmp_path: Path) -> Supervisor:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -92,4 +92,11 @@ asyncio.run(main())
     assert psutil.pid_exists(child)
     process.kill()
     process.wait()
-    await _until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+    await _until(lambda: _is_gone(child))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

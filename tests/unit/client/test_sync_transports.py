@@ -123,7 +123,7 @@ async def with_server(
 ) -> None:
     async with serve(handler, "127.0.0.1", 0, subprotocols=["lakesync.v1"]) as server:  # type: ignore[list-item]
         port = server.sockets[0].getsockname()[1]
-        transport = WebSocketTransport(f"http://127.0.0.1:{port}", "g/1", timeout_s=20.0)
+        transport = WebSocketTransport(f"http://127.0.0.1:{port}", "g/1", timeout_s=60.0)
         try:
             await body(transport)
         finally:
@@ -210,16 +210,17 @@ async def test_a_request_that_is_given_up_on_takes_its_connection_along() -> Non
 
     async def handler(socket: ServerConnection) -> None:
         connections.append(socket)
+        # Each connection has one answer to give.
         await socket.recv()
-        if len(connections) > 1:
-            await socket.send(encode_response(SyncResponse(server_hlc=2)))
+        await socket.send(encode_response(SyncResponse(server_hlc=len(connections))))
         await socket.wait_closed()
 
     async def body(transport: WebSocketTransport) -> None:
+        assert (await transport.pull(SyncPull(client_id="a"))).server_hlc == 1
         transport._timeout_s = 0.2
         with pytest.raises(Unreachable, match="no answer within"):
             await transport.pull(SyncPull(client_id="a"))
-        transport._timeout_s = 20.0
+        transport._timeout_s = 60.0
         assert (await transport.pull(SyncPull(client_id="a"))).server_hlc == 2
         await connections[0].wait_closed()
 

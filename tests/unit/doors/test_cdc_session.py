@@ -62,7 +62,7 @@ class Peer:
         self._inbox.put_nowait(message if isinstance(message, bytes) else json.dumps(message).encode())
 
     async def hear(self) -> dict[str, Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self._outbox.get()
 
     async def ask(self, message: dict[str, Any] | bytes) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class World:
 
     async def pending(self, count: int) -> None:
         """Wait until so many batches are on their way to the disk."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.lake.until_pending(count)
 
 

@@ -74,7 +74,7 @@ async def ask(socket: ClientConnection, message: dict[str, Any] | str | bytes) -
 
 
 async def hear(socket: ClientConnection) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer: dict[str, Any] = json.loads(await socket.recv())
         return answer
 
@@ -136,7 +136,7 @@ async def test_drain_answers_what_is_under_way_then_says_goodbye() -> None:
     async with serving(by_hand=True) as server, connect(server.url) as socket:
         await socket.send(json.dumps(batch(1)))
         await server.lake.until_pending(1)
-        drained = asyncio.ensure_future(server.door.drain(10))
+        drained = asyncio.ensure_future(server.door.drain(60))
         await asyncio.wait([drained], timeout=0)
         assert (await ask_later(server, socket))["status"] == "ok"
         with pytest.raises(ConnectionClosed):

@@ -114,7 +114,7 @@ async def test_each_threshold_seals(tmp_path: Path, threshold: dict[str, float])
     sealed: asyncio.Queue[SegmentInfo] = asyncio.Queue()
     log.on_sealed(sealed.put_nowait)
     await asyncio.gather(*[log.append(batch(n)) for n in range(3)])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await sealed.get()).first == 1
     await log.close()
 
@@ -157,7 +157,7 @@ async def test_segments_that_are_made_together_are_named_in_order(tmp_path: Path
     for n in range(8):
         await log.append(batch(n))
     flush = asyncio.ensure_future(log.flush())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await sealer.others_made.wait()
     # The second is ready, but a reader that saw it would take the first for empty.
     assert log.sealed == 0 and not list((tmp_path / "segments").iterdir())
@@ -173,7 +173,7 @@ async def test_what_was_made_beside_a_failure_is_made_again(tmp_path: Path) -> N
     for n in range(4):
         await log.append(batch(n))
     flush = asyncio.ensure_future(log.flush())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await sealer.others_made.wait()
     sealer.broken = OSError(28, "No space left on device")
     sealer.may_go_on.set()

@@ -134,7 +134,7 @@ class Rig:
         """One look at the folder, until all that it started has ended."""
         self.carrier.tick()
         with self.carrier._condition:
-            assert self.carrier._condition.wait_for(lambda: not self.carrier._busy, 10)
+            assert self.carrier._condition.wait_for(lambda: not self.carrier._busy, 60)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ class FakeWriter:
         on_pass: Callable[[LogPosition], None],
         go_on: Callable[[], bool],
     ) -> LogPosition:
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         if self.failures:
             self.failures -= 1
             raise RuntimeError("disk full")
@@ -126,7 +126,7 @@ def test_a_busy_table_does_not_hold_up_newer_segments_of_others(rig: Rig) -> Non
     until(lambda: rig.table("quick").covered == 3)
     assert batch.is_alive()
     rig.table("slow").gate.set()
-    batch.join(10)
+    batch.join(60)
     assert not batch.is_alive()
     assert rig.table("slow").covered == 2
 
@@ -171,7 +171,7 @@ def test_one_batch_of_the_stream_goes_on_while_more_is_about_to_come(rig: Rig) -
     batch.start()
     until(lambda: rig.table("a").covered == 1)
     rig.seal("a")
-    batch.join(10)
+    batch.join(60)
     assert carried == [2]
 
 
@@ -183,7 +183,7 @@ def test_stop_finishes_the_pass_in_hand_and_starts_no_other(rig: Rig) -> None:
     stopping.start()
     rig.seal("a")
     rig.table("a").gate.set()
-    stopping.join(10)
+    stopping.join(60)
     assert not stopping.is_alive()
     rig.carrier.tick()
     assert rig.table("a").passes <= 1
@@ -192,7 +192,7 @@ def test_stop_finishes_the_pass_in_hand_and_starts_no_other(rig: Rig) -> None:
 def until(condition: Callable[[], bool]) -> None:
     """Poll: the lanes tell nobody but the carrier."""
     waiting = threading.Event()
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         waiting.wait(POLL_S)

@@ -103,5 +103,5 @@ def test_the_catalog_lists_every_table_once(tmp_path: Path) -> None:
             lake.create(NAME, STATE_COLUMNS)
         # A process that starts anew enters them again.
         Listing(server.url, None).enter(NAME, lake.storage.uri(lake.path(NAME)))
-        found = httpx.get(f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables").json()["identifiers"]
+        found = httpx.get(f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables", timeout=60).json()["identifiers"]
         assert found == [{"namespace": ["ns", "deep"], "name": "orders"}]

@@ -45,15 +45,15 @@ def test_a_change_is_reported_at_once(gateway: tuple[str, "Queue[dict[str, Any]]
     progress.enter("running")
     progress.covers(ORDERS, LogPosition(5))
     progress.checkpointed(3, LogPosition(5))
-    report = heard.get(timeout=10)
+    report = heard.get(timeout=60)
     while report["checkpointed_position"] != 5:
-        report = heard.get(timeout=10)
+        report = heard.get(timeout=60)
     assert (report["state"], report["batch_id"], report["memory"]["jvm_heap_bytes"]) == ("running", 3, 7)
     assert report["tables"]["default.orders"]["covered"] == 5
     progress.enter("stopped")
     reporter.stop()
     while report["state"] != "stopped":
-        report = heard.get(timeout=10)
+        report = heard.get(timeout=60)
 
 
 def test_a_gateway_that_is_away_does_no_harm() -> None:

@@ -23,7 +23,7 @@ async def rows(
 
 
 async def until_inside(engine: QueryEngine, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while engine.inside < count:
             await asyncio.sleep(0)
 
