@@ -58,10 +58,13 @@ async def produce(url: str, number: int) -> None:
     """Obeys, and ends when everything is durable."""
     backoff, rng = Backoff(wait_s_min=0.01, wait_s_max=0.1), random.Random(number)
     async with CdcClient(url, f"slow-{number}", window_batches_max=4, backoff=backoff) as client:
+        receipts = []
         for batch in range(BATCHES):
             # Nothing that a segment could make smaller.
             row = {"n": batch, "text": rng.randbytes(ROW_BYTES // 2).hex()}
-            await client.send([insert("slow", f"{number}/{batch}", row, sequence=batch)])
+            receipts.append(await client.send([insert("slow", f"{number}/{batch}", row, sequence=batch)]))
+        for receipt in receipts:
+            await receipt.durable()
 
 
 async def test_a_producer_that_obeys_loses_nothing_and_it_ends_by_itself(tmp_path: Path) -> None:
@@ -108,8 +111,11 @@ async def test_a_client_under_limits_of_rate_gets_everything_through_in_order(tm
     config = msgspec.structs.replace(CONFIG, limits=limits)
     async with gateway_on_socket(tmp_path, gateway_config=config) as (gateway, url):
         async with CdcClient(url, "limited", window_batches_max=32) as client:
-            for number in range(150):
-                await client.send([insert("limited", 1, {"n": number}, sequence=number)])
+            receipts = [
+                await client.send([insert("limited", 1, {"n": number}, sequence=number)]) for number in range(150)
+            ]
+            for receipt in receipts:
+                await receipt.durable()
         await gateway.flush(0.1)
         assert gateway.door.stats.nacks["rate_limited"] > 0
     files = str(tmp_path / "log" / "segments" / "*.parquet")

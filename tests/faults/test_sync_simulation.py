@@ -85,6 +85,7 @@ async def test_replicas_are_their_views(folder: Path) -> None:
         assert sum(shown for _, shown in runs) > 20 * RUNS_RULED
 
 
+@pytest.mark.timeout(900)
 async def test_a_seed_replays(folder: Path) -> None:
     """Otherwise a seed that failed would be of no use."""
     assert await run(SEED, folder) == await run(SEED, folder)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,6 +23,9 @@ from mainstem.model.errors import Invalid
 _INDEXED_COLUMNS = 32
 _TEXT_LENGTH_MAX = 32
 ROW_GROUP_ROWS = 131_072
+# With fewer repeats than this among so many rows, a column has about 50,000 values or more.
+_SAMPLE_ROWS = 2_048
+_VARIED_SHARE_MIN = 0.98
 # Partitions that one commit may open files in.
 PARTITIONS_MAX = 10_000
 
@@ -87,11 +91,24 @@ def _write(
 
 def _write_plain(storage: Storage, path: str, rows: pa.Table) -> None:
     schema = _without_metadata(rows.schema)
+    # Arrow is told which columns have a dictionary, and knows the leaves of nested ones by names of its own.
+    nested = any(pa.types.is_nested(field.type) for field in schema)
+    dictionaries = True if nested else [name for name in schema.names if name not in varied(rows)]
     with (
         storage.files.open_output_stream(path) as sink,
-        pq.ParquetWriter(sink, schema, compression="zstd", coerce_timestamps="us", store_schema=False) as writer,
+        pq.ParquetWriter(
+            sink, schema, compression="zstd", coerce_timestamps="us", store_schema=False, use_dictionary=dictionaries
+        ) as writer,
     ):
         writer.write_table(rows.cast(schema), ROW_GROUP_ROWS)
+
+
+def varied(rows: pa.Table) -> set[str]:
+    """The columns whose values hardly ever repeat: a dictionary of them takes time and room and saves neither."""
+    flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, _SAMPLE_ROWS)).astype(np.int64)
+    sample = rows.select(flat).take(places)
+    return {name for name in flat if len(sample[name].unique()) > _VARIED_SHARE_MIN * len(places)}
 
 
 # In a file the two parts of a Variant are never null, only the whole is.

@@ -243,7 +243,7 @@ class Source:
         for index, file in enumerate(self._files):
             deleted = deleted_rows(self._storage, self._table, file)
             if deleted:
-                rows.append(np.fromiter(deleted, np.int64, len(deleted)))
+                rows.append(vectors.rows_of(deleted))
                 files.append(np.full(len(deleted), index, np.int64))
         if not rows:
             return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 BATCH_ROWS = 65_536
 # From here on opening the table once more is paid back by the faster scan.
 WHOLE_BYTES_MIN = 8 * 1024 * 1024
+# delta-rs's batches have 8,192 rows, for which a cast takes longer to call than to do.
+CAST_BATCHES = 16
 _SORTED_BY_SQL = frozenset(
     [
         Kind.BOOLEAN,
@@ -140,9 +143,7 @@ class Find:
         schema = self._arrow_schema
         try:
             with self._engine.opened(self._table, self._state) as table:
-                batches = pa.RecordBatchReader.from_stream(table.scan(columns=self._output))
-                # Batch by batch, while the next ones are being read.
-                return pa.Table.from_batches([_cast(batch.select(self._output), schema) for batch in batches], schema)
+                return _table(iter(pa.RecordBatchReader.from_stream(table.scan(columns=self._output))), schema)
         except (DeltaError, OSError):
             # The other way says what is wrong, and with which file.
             return None
@@ -365,6 +366,14 @@ def roots_of(node: Node) -> set[str] | None:
             case tuple() | list():
                 pending.extend(part)
     return found
+
+
+def _table(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Batches with these columns as one table, cast some at a time: while others are being read, but not one by one."""
+    parts = [schema.empty_table()]
+    while some := list(islice(batches, CAST_BATCHES)):
+        parts.append(pa.Table.from_batches(some).select(schema.names).cast(schema))
+    return pa.concat_tables(parts)
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -57,25 +57,46 @@ def read_groups(
     storage: Storage, chosen: dict[str, list[int]], predicate: Predicate, names: Sequence[str], schema: pa.Schema
 ) -> pa.Table:
     """The matching rows of these groups, with these columns. The predicate is exact."""
-    wanted = [*dict.fromkeys([*names, *sorted(columns_in(predicate))])]
+    tested = columns_in(predicate)
+    wanted = [*dict.fromkeys([*names, *sorted(tested)])]
     parts = []
     for path, groups in chosen.items():
         with storage.open_data(path) as source:
-            # What lies far away is asked for in few large pieces.
-            file = pq.ParquetFile(source, pre_buffer=not isinstance(source, pa.MemoryMappedFile))
-            parts.append(_cut(file.read_row_groups(groups, wanted), predicate).select(list(names)))
-    return pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
+            metadata = pq.read_metadata(source)
+            repeated = repeated_text(metadata.row_group(groups[0]), schema)
+            file = pq.ParquetFile(
+                source,
+                metadata=metadata,
+                read_dictionary=[name for name in repeated if name not in tested],
+                # What lies far away is asked for in few large pieces.
+                pre_buffer=not isinstance(source, pa.MemoryMappedFile),
+            )
+            parts.append(_cut(file.read_row_groups(groups, wanted), predicate).select(list(names)).cast(schema))
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def repeated_text(group: pq.RowGroupMetaData, schema: pa.Schema) -> list[str]:
+    """The text columns that a file holds as a dictionary: Arrow is faster if each text is turned into one only once.
+
+    A text that is written out takes at least four bytes, for its length.
+    """
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    small = {chunk.path_in_schema for chunk in chunks if chunk.total_uncompressed_size < 4 * group.num_rows}
+    return [field.name for field in schema if pa.types.is_string(field.type) and field.name in small]
 
 
 def _cut(rows: pa.Table, predicate: Predicate) -> pa.Table:
-    places = pc.indices_nonzero(_kept(rows, predicate))
-    if len(places) == rows.num_rows:
-        return rows
-    if not len(places):
-        return rows.slice(0, 0)
-    first, last = places[0].as_py(), places[-1].as_py()
+    kept = _kept(rows, predicate)
+    count = _count(kept)
+    if count in (0, rows.num_rows):
+        return rows.slice(0, count)
+    first = pc.index(kept, True).as_py()
     # A range of sorted rows needs no copy.
-    return rows.slice(first, len(places)) if last - first + 1 == len(places) else rows.take(places)
+    return rows.slice(first, count) if _count(kept.slice(first, count)) == count else rows.filter(kept)
+
+
+def _count(kept: pa.ChunkedArray) -> int:
+    return pc.sum(kept).as_py() or 0
 
 
 def _kept(rows: pa.Table, predicate: Predicate) -> pa.ChunkedArray:

@@ -48,7 +48,7 @@ def last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
             raise Invalid(f"the rows have no key. expected={key} got={rows.column_names}")
         if rows[key].null_count:
             raise Invalid(f"a key is null. column={key}")
-    if len(keys) == 1 and pc.count_distinct(rows[keys[0]]).as_py() == rows.num_rows:
+    if len(keys) == 1 and len(rows[keys[0]].unique()) == rows.num_rows:
         return rows
     at = pa.array(np.arange(rows.num_rows))
     numbered = rows.select(list(keys)).append_column("__at", at)

@@ -156,7 +156,7 @@ class Transaction:
         order = np.argsort(indexes, kind="stable")
         edges = np.flatnonzero(np.diff(indexes[order])) + 1
         for group in np.split(order, edges):
-            by_file[int(indexes[group[0]])] = BitMap64(positions[group].tolist())
+            by_file[int(indexes[group[0]])] = vectors.bitmap_of(positions[group])
         actions: list[dict[str, Any]] = [{"remove": _removal(change.files[index], now_ms)} for index in by_file]
         touched = [(change.files[index], rows) for index, rows in by_file.items()]
         if self.schema.has(VECTORS):
@@ -183,7 +183,7 @@ class Transaction:
         table = self._log.table
         for file, rows in touched:
             with self._engine.cursor() as cursor, read_errors(self._storage, table, [file]):
-                cursor.register("leaving", pa.table({ROW: np.fromiter(rows, np.int64, len(rows))}))
+                cursor.register("leaving", pa.table({ROW: vectors.rows_of(rows)}))
                 source = Source(cursor, self._storage, table, self.schema, [file])
                 names = list(self.schema.fields)
                 left = cursor.execute(

@@ -8,9 +8,11 @@ Trino does not read those in the log. No I/O: files are handed in.
 import struct
 import uuid
 import zlib
+from array import array
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 from pyroaring import BitMap64
 
 from mainstem.model.errors import Corrupt
@@ -46,6 +48,17 @@ class Descriptor(msgspec.Struct, frozen=True, omit_defaults=True):
             case "i":
                 return None
         raise Corrupt("a deletion vector outside its table is not read", place=self.pathOrInlineDv)
+
+
+def bitmap_of(rows: np.ndarray) -> BitMap64:
+    """Rows by their places in the file, none twice."""
+    # An array is taken as it lies in memory, everything else number by number.
+    return BitMap64(array("Q", rows.astype(np.uint64).tobytes()))
+
+
+def rows_of(bitmap: BitMap64) -> np.ndarray:
+    """The places of the rows in the file, in order."""
+    return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
 
 
 def encode(rows: BitMap64) -> bytes:
