@@ -56,7 +56,7 @@ class Turns(Generic[T]):
         if source not in self._queues and self._may_pass(source):
             return self._pass_on(admitted)
         self._check_room(source, len(admitted.batch.payload))
-        waiting = _Waiting[T](admitted, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(admitted, asyncio.get_running_loop().create_future())
         self._queues.setdefault(source, deque()).append(waiting)
         self._waiting_bytes += len(admitted.batch.payload)
         return waiting.outcome

@@ -18,8 +18,9 @@ from mainstem.admission import ANYONE, Intake, Meter, Principal, Ticket
 from mainstem.doors import cdc_replies as replies
 from mainstem.doors.cdc_ports import FRAME_BYTES_MAX, CdcSettings, DoorStats, Flusher, Host
 from mainstem.doors.cdc_states import Action, Event, State, step
-from mainstem.model.batch import Batch, Encoding, Priority, fingerprint_of
+from mainstem.model.batch import Batch, Encoding, Priority
 from mainstem.model.change import SourceId
+from mainstem.model.checksum import crc32
 from mainstem.model.errors import Invalid, MainstemError, Overloaded
 from mainstem.runtime.clock import Clock
 from mainstem.wire import cdc
@@ -272,7 +273,7 @@ class CdcSession:
             count=len(events),
             encoding=Encoding.CDC_JSON,
             payload=payload,
-            fingerprint=fingerprint_of(payload),
+            fingerprint=crc32(payload),
             tables=self._intake.gate.tables({event.table for event in events}, self._principal),
             priority=Priority[(message.priority or self._priority).name],
         )

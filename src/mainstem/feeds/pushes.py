@@ -8,8 +8,9 @@ from mainstem.admission import Intake
 from mainstem.feeds.feeds import Feeds
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.tap import DeltaBatch
-from mainstem.model.batch import Encoding, fingerprint_of
+from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
+from mainstem.model.checksum import crc32
 from mainstem.model.errors import Overloaded
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import RULES_TABLE
@@ -96,7 +97,7 @@ class Pushes:
                         count=len(fresh),
                         encoding=Encoding.DELTAS,
                         payload=gateway.encode() + b"\0" + payload,
-                        fingerprint=fingerprint_of(payload),
+                        fingerprint=crc32(payload),
                         tables=tables_of(gateway, fresh),
                         hlc_max=Hlc(max(delta.hlc for delta in fresh)),
                         gateway=gateway,

@@ -10,12 +10,12 @@ recovery tells a torn tail (never acknowledged) from bytes that went bad later.
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import SourceId
+from mainstem.model.checksum import crc32
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.model.hlc import HLC_MAX, Hlc
 from mainstem.model.position import LogPosition
@@ -84,7 +84,7 @@ def encode(header: BatchHeader, payload: Buffer, group_first: LogPosition) -> li
         )
         + source
     )
-    crc = zlib.crc32(payload, zlib.crc32(head))
+    crc = crc32(payload, crc32(head))
     return [_PREFIX.pack(len(head) + len(payload), crc) + head, payload]
 
 
@@ -103,7 +103,7 @@ def decode(buffer: Buffer, offset: int, name: str = "buffer") -> Frame | NeedMor
     if end > len(view):
         return NeedMore(end - len(view))
     body = view[start:end]
-    if (got := zlib.crc32(body)) != crc:
+    if (got := crc32(body)) != crc:
         raise Corrupt(f"frame checksum. expected={crc:#010x} got={got:#010x}", place=place)
     return _read_body(body, end, place)
 

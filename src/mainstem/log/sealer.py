@@ -1,18 +1,23 @@
 """Sealing, in a process of its own: `python -m mainstem.log.sealer`.
 
-Expanding a batch is all Python; in the gateway it would take the interpreter away from the doors. The child reads one
-JSON request per line from stdin, answers each on stdout, and ends when stdin does or its parent dies. It keeps no
-state: a request that was not answered can be sent again to the next child.
+Expanding a batch is all Python; in the gateway it would take the interpreter away from the doors. The child loads what
+sealing needs, and then forks: once for each socket that it is sent on stdin. Each fork reads one JSON request per line
+from its socket, answers each there, and ends when the socket does or its parent dies. It keeps no state: a request that
+was not answered can be sent again to the next one.
 """
 
 import gc
+import importlib
+import mmap
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import msgspec
 import pyarrow as pa
@@ -28,11 +33,17 @@ def seal(request: SealRequest) -> None:
     """Write the segment and make it durable. It gets its name from whoever asked: names are given in log order."""
     builder = SegmentBuilder()
     for file in request.files:
-        for frame in frames.decode_all(Path(file).read_bytes(), file):
+        for frame in frames.decode_all(_mapped(Path(file)), file):
             builder.add(frame.header, frame.payload, f"{file}:position {frame.header.first}")
     scratch = Path(request.scratch)
     builder.write(scratch, more=request.more)
     _sync(scratch)
+
+
+def _mapped(path: Path) -> memoryview:
+    """A file's bytes where they are: in the system's cache, since they were just written."""
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ))
 
 
 def answer(line: bytes) -> SealAnswer:
@@ -63,20 +74,43 @@ class _NoPandas(MetaPathFinder):
 
 
 def main() -> None:
-    """The child's life. Its arguments are the parent's process id, and how far it stands back."""
+    """The child's life. Its argument is the parent's process id."""
     die_with_parent(int(sys.argv[1]))
     # Ctrl-C reaches the whole group; when to end is the parent's word.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(int(sys.argv[2]))
+    # Nobody waits for the forks.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Rows are many short-lived values without cycles.
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     sys.meta_path.insert(0, _NoPandas())
     pa.array(["warm"], pa.string())
+    importlib.import_module("pyarrow.compute")
+    mother = os.getpid()
+    with socket.socket(fileno=sys.stdin.fileno()) as control:
+        while True:
+            nice, fds, _, _ = socket.recv_fds(control, 16, 1)
+            if not fds:
+                return
+            if os.fork() == 0:
+                control.close()
+                _live(fds[0], int(nice), mother)
+            os.close(fds[0])
+
+
+def _live(fd: int, nice: int, mother: int) -> NoReturn:
+    """The life of a fork, which stands back by `nice`."""
+    die_with_parent(mother)
+    os.nice(nice)
     encode = msgspec.json.Encoder().encode
-    for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(encode(answer(line)) + b"\n")
-        sys.stdout.buffer.flush()
+    with socket.socket(fileno=fd) as connection, connection.makefile("rwb") as lines:
+        lines.write(b"%d\n" % os.getpid())
+        lines.flush()
+        for line in lines:
+            lines.write(encode(answer(line)) + b"\n")
+            lines.flush()
+        # The end of the socket is to mean the end of the process.
+        os._exit(0)
 
 
 if __name__ == "__main__":

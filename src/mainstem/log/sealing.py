@@ -2,8 +2,12 @@
 
 import asyncio
 import os
+import signal
+import socket
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import Process
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -50,121 +54,179 @@ class Sealer(Protocol):
         """Give everything back."""
 
 
-class SealerProcess:
-    """A niced child. When it dies it is started again with the next request."""
+class SealerProcesses:
+    """Niced children, one for each lane that was ever needed. One that dies is followed by another.
 
-    lanes = 1
+    They are forks of a child that is started for this alone: by the time there is work it has loaded everything, so
+    that a lane more costs next to nothing, where a new interpreter would take half a second of a busy processor.
+    """
 
-    def __init__(self, nice: int = NICE) -> None:
-        self._nice = nice
-        self._process: Process | None = None
-        self._lock_fd = -1
+    def __init__(self, lanes: int) -> None:
+        self._mother = _Mother()
+        self._lanes: list[_Lane | None] = [None] * lanes
+        self._idle = list(range(lanes))
 
     @property
-    def pid(self) -> int | None:
-        """The child's process id, for those who watch it."""
-        return self._process.pid if self._process is not None else None
+    def lanes(self) -> int:
+        return len(self._lanes)
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the lanes that were needed so far, for those who watch them."""
+        return [lane.pid for lane in self._lanes if lane is not None]
 
     async def start(self, lock_fd: int) -> None:
-        self.prepare(lock_fd)
-        self._process = await self._spawn()
-
-    def prepare(self, lock_fd: int) -> None:
-        """As `start`, but the child comes with the first request."""
-        self._lock_fd = lock_fd
-
-    async def _spawn(self) -> Process:
-        # From the event loop's own thread: the death signal is tied to the thread that forks.
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "mainstem.log.sealer",
-            str(os.getpid()),
-            str(self._nice),
-            stdin=PIPE,
-            stdout=PIPE,
-            # Another gateway must not open the log while this child can still write a segment.
-            pass_fds=(self._lock_fd,),
-        )
+        await self._mother.start(lock_fd)
 
     async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
         request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more)
-        answer = await self._ask(msgspec.json.encode(request) + b"\n")
+        # The first one is surely running, if any is.
+        number = min(self._idle)
+        self._idle.remove(number)
+        try:
+            answer = await self._ask(number, msgspec.json.encode(request) + b"\n")
+        finally:
+            self._idle.append(number)
         if answer.corrupt_place is not None:
             raise Corrupt(f"sealing met bad bytes. got={answer.error}", place=answer.corrupt_place)
         if answer.error is not None:
             raise Overloaded(f"sealing failed. got={answer.error}", retry_after_s=1.0, reason="internal_error")
 
-    async def _ask(self, line: bytes) -> SealAnswer:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await self._spawn()
-        process = self._process
-        assert process.stdin is not None and process.stdout is not None
+    async def _ask(self, number: int, line: bytes) -> SealAnswer:
+        lane = self._lanes[number]
+        if lane is None:
+            # The others only take what nobody else wants: on a small machine they would be at the doors' expense.
+            lane = self._lanes[number] = await self._mother.fork(NICE if number == 0 else NICE_BESIDE)
+        answered = False
         try:
-            process.stdin.write(line)
-            await process.stdin.drain()
-            answer = await process.stdout.readline()
-        except ConnectionError:
-            answer = b""
-        except asyncio.CancelledError:
-            # Its answer would be taken for the next request's.
-            await self._end(process)
-            raise
-        if not answer.endswith(b"\n"):
-            await self._end(process)
-            raise Overloaded(
-                f"the sealer died. expected=an answer got=exit code {process.returncode}",
-                retry_after_s=1.0,
-                reason="internal_error",
-            )
+            answer = await lane.ask(line)
+            answered = True
+        finally:
+            if not answered:
+                # Its answer would be taken for the next request's.
+                self._lanes[number] = None
+                await lane.end()
         return msgspec.json.decode(answer, type=SealAnswer)
 
-    async def _end(self, process: Process) -> None:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        self._process = None
+    async def close(self) -> None:
+        for lane in filter(None, self._lanes):
+            await lane.close()
+        self._lanes = [None] * len(self._lanes)
+        await self._mother.close()
+
+
+class _Lane:
+    """A child that seals, at the other end of a socket."""
+
+    def __init__(self, pid: int, reader: StreamReader, writer: StreamWriter) -> None:
+        self.pid = pid
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, line: bytes) -> bytes:
+        try:
+            self._writer.write(line)
+            await self._writer.drain()
+            answer = await self._reader.readline()
+        except ConnectionError:
+            answer = b""
+        if not answer.endswith(b"\n"):
+            raise _died()
+        return answer
+
+    async def end(self) -> None:
+        """Kill it, and wait until it is gone: only it had the other end."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with suppress(ConnectionError):
+            await self._reader.read()
+        self._writer.close()
 
     async def close(self) -> None:
-        process = self._process
+        """Let it finish what it does."""
+        with suppress(ConnectionError, OSError):
+            self._writer.write_eof()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._reader.read()
+        except (TimeoutError, ConnectionError):
+            await self.end()
+        self._writer.close()
+
+
+class _Mother:
+    """The child that the lanes are forks of. When it dies they do, and it is started again with the next request."""
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._control: socket.socket | None = None
+        self._lock_fd = -1
+        self._forking = asyncio.Lock()
+
+    async def start(self, lock_fd: int) -> None:
+        self._lock_fd = lock_fd
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            # From the event loop's own thread: the death signal is tied to the thread that forks.
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "mainstem.log.sealer",
+                str(os.getpid()),
+                stdin=theirs.fileno(),
+                # Another gateway must not open the log while this child's children can still write a segment.
+                pass_fds=(self._lock_fd,),
+            )
+
+    async def fork(self, nice: int) -> _Lane:
+        """A new lane, once it is ready."""
+        async with self._forking:
+            # It may have died, and we may not have heard of that yet.
+            for _ in range(2):
+                if self._process is None or self._process.returncode is not None:
+                    await self.close()
+                    await self.start(self._lock_fd)
+                if (lane := await self._forked(nice)) is not None:
+                    return lane
+                await self.close()
+            raise _died()
+
+    async def _forked(self, nice: int) -> _Lane | None:
+        assert self._control is not None
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [str(nice).encode()], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                return None
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        hello = b""
+        try:
+            with suppress(ConnectionError):
+                hello = await reader.readline()
+        finally:
+            if not hello.endswith(b"\n"):
+                writer.close()
+        return _Lane(int(hello), reader, writer) if hello.endswith(b"\n") else None
+
+    async def close(self) -> None:
+        """End it, and with it whatever it forked."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            await self._end(process)
-        self._process = None
+            process.kill()
+            await process.wait()
 
 
-class SealerProcesses:
-    """Several children: the first from the start, each of the others once there is work for it."""
-
-    def __init__(self, lanes: int) -> None:
-        # The others only take what nobody else wants: on a small machine they would be at the doors' expense.
-        self._children = [SealerProcess(NICE if lane == 0 else NICE_BESIDE) for lane in range(lanes)]
-        self._idle = list(self._children)
-
-    @property
-    def lanes(self) -> int:
-        return len(self._children)
-
-    async def start(self, lock_fd: int) -> None:
-        for child in self._children:
-            child.prepare(lock_fd)
-        await self._children[0].start(lock_fd)
-
-    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
-        # The one that was here longest is surely running.
-        child = min(self._idle, key=self._children.index)
-        self._idle.remove(child)
-        try:
-            await child.seal(files, scratch, more=more)
-        finally:
-            self._idle.append(child)
-
-    async def close(self) -> None:
-        for child in self._children:
-            await child.close()
+def _died() -> Overloaded:
+    return Overloaded(
+        "the sealer died. expected=an answer got=the end of its socket", retry_after_s=1.0, reason="internal_error"
+    )

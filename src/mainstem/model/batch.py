@@ -4,7 +4,6 @@ A batch keeps its payload as the client sent it. Its changes are expanded when t
 in costs nothing per change but the decode that validates it.
 """
 
-import zlib
 from enum import IntEnum
 
 import msgspec
@@ -13,9 +12,6 @@ from mainstem.model.change import SourceId
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
-
-# From more than this on `zlib` lets go of the interpreter. On a busy machine getting it back takes longer than the sum.
-_PIECE_BYTES = 5 * 1024
 
 
 class Encoding(IntEnum):
@@ -27,15 +23,6 @@ class Encoding(IntEnum):
     CHANGES = 2
     # The namespace in UTF-8, a zero byte, and a SyncPush of the sync protocol: each delta has its writer's clock.
     DELTAS = 3
-
-
-def fingerprint_of(payload: bytes) -> int:
-    """The CRC-32 of a payload, without giving way to another thread in the middle of a batch."""
-    view = memoryview(payload)
-    crc = 0
-    for start in range(0, len(view), _PIECE_BYTES):
-        crc = zlib.crc32(view[start : start + _PIECE_BYTES], crc)
-    return crc
 
 
 class Priority(IntEnum):

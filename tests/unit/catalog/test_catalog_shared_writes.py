@@ -18,7 +18,7 @@ from mainstem.catalog.sql_store import Connection, Violated
 from mainstem.catalog.store import CURRENT_MARK, Mark, Pointer, Swap
 from mainstem.model import NOWHERE, OutcomeUnknown, Overloaded
 
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 200.0
 Call = Callable[[], Any]
 
 
