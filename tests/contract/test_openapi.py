@@ -35,6 +35,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     asyncio.run(process.stop())
 
 
+def document_of(url: str) -> Any:
+    return schemathesis.openapi.from_url(f"{url}/schema/openapi.json", timeout=TIMEOUT_S)
+
+
 def tried(schema: Any) -> dict[str, str]:
     """Every operation with many requests, good and bad; what was found, by operation.
 
@@ -71,13 +75,13 @@ def told(troubles: dict[str, str]) -> str:
 
 
 def test_every_operation_does_what_the_document_says(server: str) -> None:
-    schema = schemathesis.openapi.from_url(f"{server}/schema/openapi.json").exclude(path="/v1/config")
+    schema = document_of(server).exclude(path="/v1/config")
     troubles = tried(schema)
     assert not troubles, told(troubles)
 
 
 def test_partitions_and_schemas_are_answered_as_the_document_says(server: str) -> None:
-    schema = schemathesis.openapi.from_url(f"{server}/schema/openapi.json")
+    schema = document_of(server)
     table = "/v1/namespaces/{namespace}/tables/{table}"
     fields = ["day(ts)", {"type": "bucket", "sourceField": "region", "numBuckets": 4}, "later"]
     for verb, path, body in (
@@ -98,7 +102,7 @@ def test_the_configuration_does_what_the_document_says(tmp_path: Path) -> None:
     process = ServerProcess(tmp_path, ALONE)
     asyncio.run(process.start())
     try:
-        schema = schemathesis.openapi.from_url(f"{process.url}/schema/openapi.json").include(path="/v1/config")
+        schema = document_of(process.url).include(path="/v1/config")
         troubles = tried(schema)
     finally:
         asyncio.run(process.stop())

@@ -19,7 +19,8 @@ from mainstem.catalog.schemas import Document
 from mainstem.model import Invalid
 
 CACHE_BYTES_MAX = 32 * 1024 * 1024
-GROWING = frozenset({"snapshots", "snapshot-log"})
+# The oldest entries of these lists go, new ones come at the end, and all between stay as they are.
+GROWING = ("snapshots", "snapshot-log", "metadata-log")
 
 Buffer = bytes | memoryview
 T = TypeVar("T")
@@ -138,17 +139,17 @@ class Documents:
 
 def encode_document(document: Document, base: Stored | None) -> tuple[bytes, dict[str, tuple[int, int]]]:
     """The bytes of a document, and where its growing lists stand in them."""
-    parts: list[Buffer] = []
+    rest = msgspec.json.encode({key: value for key, value in document.items() if key not in GROWING})
+    # Without its closing brace: the lists that grow stand at the end, each of them after a comma and its name.
+    parts: list[Buffer] = [memoryview(rest)[:-1]]
     spans: dict[str, tuple[int, int]] = {}
-    size = 0
-    for key, value in document.items():
-        # A brace or a comma, then the name and a colon.
-        lead = (b"," if parts else b"{") + msgspec.json.encode(key) + b":"
-        encoded = _encode_grown(key, value, base) if key in GROWING else [msgspec.json.encode(value)]
+    size = len(rest) - 1
+    for key in (growing for growing in GROWING if growing in document):
+        lead = b',"%s":' % key.encode()
+        encoded = _encode_grown(key, document[key], base)
         start = size + len(lead)
         size = start + sum(len(part) for part in encoded)
-        if key in GROWING:
-            spans[key] = (start, size)
+        spans[key] = (start, size)
         parts += [lead, *encoded]
     # Joined once: a long-lived table's document is megabytes.
     return b"".join([*parts, b"}"]), spans
@@ -156,13 +157,17 @@ def encode_document(document: Document, base: Stored | None) -> tuple[bytes, dic
 
 def _encode_grown(key: str, entries: list[Document], base: Stored | None) -> list[Buffer]:
     span = base.spans.get(key) if base is not None and base.spans is not None else None
-    if base is not None and span is not None:
+    if base is not None and span is not None and entries:
         old = base.document[key]
-        # Entries that were kept are the very same objects, which makes this comparison cheap.
-        if old and len(entries) >= len(old) and entries[: len(old)] == old:
-            added = msgspec.json.encode(entries[len(old) :])
-            comma = b"," if len(entries) > len(old) else b""
-            return [memoryview(base.raw)[span[0] : span[1] - 1], comma, added[1:]]
+        # Entries that were kept are the very same objects, which makes these comparisons cheap.
+        gone = next((place for place, entry in enumerate(old) if entry is entries[0]), None)
+        kept = 0 if gone is None else len(old) - gone
+        if kept and entries[:kept] == old[gone:]:
+            # As long as the list of those that are gone, for the comma that follows them is in place of its end.
+            start = span[0] + (len(msgspec.json.encode(old[:gone])) if gone else 1)
+            added = msgspec.json.encode(entries[kept:])
+            comma = b"," if len(entries) > kept else b""
+            return [b"[", memoryview(base.raw)[start : span[1] - 1], comma, added[1:]]
     return [msgspec.json.encode(entries)]
 
 

@@ -1,6 +1,6 @@
 """Where metadata files live: the one boundary between the catalog and a file system.
 
-Local files are written by hand, because "durable before answered" needs an fsync of the file and of its folder. Any
+Local files are synced before they are told of, and so are their folders: "durable before answered" needs both. Any
 other scheme goes through pyiceberg's FileIO, whose import is slow and therefore waits until it is needed.
 """
 
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from mainstem.model import Invalid, NotFound
+from mainstem.runtime import durable
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -60,22 +61,16 @@ class LocalFiles:
             raise _absent(location) from error
 
     def check_present(self, location: str) -> None:
-        # Most locations are plain paths, and this is asked for each load: no object is made of them.
-        if not os.access(location if location.startswith("/") else local_path(location), os.F_OK):
+        if not os.access(_plain(location), os.F_OK):
             raise _absent(location)
 
     def write_new(self, location: str, data: bytes) -> None:
-        path = local_path(location)
+        path = _plain(location)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            durable.write_new(path, data)
         except FileNotFoundError:
-            _make_folder(path.parent)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(path.parent)
+            _make_folder(Path(path).parent)
+            durable.write_new(path, data)
 
     def remove(self, location: str) -> None:
         local_path(location).unlink(missing_ok=True)
@@ -199,6 +194,11 @@ def local_path(location: str) -> Path:
     return path
 
 
+def _plain(location: str) -> str:
+    # Most locations are plain paths, and this is asked for with each load and commit: no object is made of them.
+    return location if location.startswith("/") else str(local_path(location))
+
+
 def unzipped(data: bytes) -> bytes:
     """Metadata files may be gzipped, whatever their name says."""
     return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
@@ -219,12 +219,4 @@ def _make_folder(path: Path) -> None:
         return
     _make_folder(path.parent)
     path.mkdir(exist_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    durable.sync(path.parent)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from mainstem.catalog.names import TableIdent
-from mainstem.catalog.store import Pointer
+from mainstem.catalog.store import Pointer, Swap
 
 POINTERS_MAX = 65_536
 
@@ -12,8 +12,8 @@ POINTERS_MAX = 65_536
 class PointerCache:
     """Answers a lookup without the database, as long as nobody wrote to that name since.
 
-    A writer calls `forget` after its transaction has ended, however it ended, and before it answers anybody. A reader
-    that read before that and would remember after it is stopped by the count of writes.
+    A writer calls `forget` or `advance` after its transaction has ended, however it ended, and before it answers
+    anybody. A reader that read before that and would remember after it is stopped by the count of writes.
     """
 
     def __init__(self, read: Callable[[TableIdent], Pointer | None], pointers_max: int = POINTERS_MAX) -> None:
@@ -44,3 +44,15 @@ class PointerCache:
             self._writes += 1
             for ident in idents:
                 self._pointers.pop(ident, None)
+
+    def advance(self, swaps: Iterable[Swap]) -> None:
+        """These swaps were made: the next commit to a name need not look up what the last one left.
+
+        Only where what is remembered is what was swapped: two that are told here in the wrong order are forgotten.
+        """
+        with self._lock:
+            self._writes += 1
+            for swap in swaps:
+                known = self._pointers.pop(swap.ident, None)
+                if known is not None and known.metadata_location == swap.expected:
+                    self._pointers[swap.ident] = swap.pointer

@@ -120,7 +120,7 @@ class PostgresStore(SqlStore):
         finally:
             self._give_back(session)
 
-    def _transact(self, statements: Callable[[Connection], T]) -> T:
+    def _transact(self, statements: Callable[[Connection], T], *, is_one_write: bool = False) -> T:
         # The server lets those who commit at the same time share what it takes to be durable.
         with self._write() as connection:
             return statements(connection)

@@ -23,10 +23,11 @@ T = TypeVar("T")
 class Turn:
     """One writer's statements, and what became of them: a value, or an error that is raised to that writer."""
 
-    __slots__ = ("error", "is_over", "mark", "statements", "value", "wake")
+    __slots__ = ("error", "is_one_write", "is_over", "mark", "statements", "value", "wake")
 
-    def __init__(self, statements: Callable[[Connection], Any]) -> None:
+    def __init__(self, statements: Callable[[Connection], Any], *, is_one_write: bool) -> None:
         self.statements = statements
+        self.is_one_write = is_one_write
         # Of the writer's own thread, which may not be the one that runs the statements.
         self.mark = CURRENT_MARK.get()
         self.value: Any = None
@@ -46,9 +47,9 @@ class SharedWrites:
         self._is_led = False
         self._lock = threading.Lock()
 
-    def run(self, statements: Callable[[Connection], T]) -> T:
+    def run(self, statements: Callable[[Connection], T], *, is_one_write: bool) -> T:
         """Run statements in a transaction; what they did is durable when this returns."""
-        turn = Turn(statements)
+        turn = Turn(statements, is_one_write=is_one_write)
         with self._lock:
             self._waiting.append(turn)
             leads, self._is_led = not self._is_led, True

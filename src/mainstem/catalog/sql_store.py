@@ -67,8 +67,11 @@ class SqlStore:
     def _read(self) -> AbstractContextManager[Connection]:
         raise NotImplementedError
 
-    def _transact(self, statements: Callable[[Connection], T]) -> T:
-        """Run statements, in whichever thread: all of them are durable when this returns, none where it raises."""
+    def _transact(self, statements: Callable[[Connection], T], *, is_one_write: bool = False) -> T:
+        """Run statements, in whichever thread: all of them are durable when this returns, none where it raises.
+
+        `is_one_write` says that only the last of them writes, so that there is nothing to undo.
+        """
         raise NotImplementedError
 
     def _lock_namespaces(self, connection: Connection) -> None:
@@ -174,7 +177,7 @@ class SqlStore:
             self._tell_others(connection, [swap.ident for swap in ordered])
 
         try:
-            self._transact(swap_all)
+            self._transact(swap_all, is_one_write=len(ordered) == 1)
         except Lost:
             return False
         except Violated:

@@ -75,8 +75,15 @@ class SqliteStore(SqlStore):
         return self._pointers.find(ident)
 
     def swap(self, swaps: Sequence[Swap]) -> bool:
-        with self._writing(*(swap.ident for swap in swaps)):
-            return super().swap(swaps)
+        is_done = False
+        try:
+            is_done = super().swap(swaps)
+        finally:
+            if is_done:
+                self._pointers.advance(swaps)
+            else:
+                self._pointers.forget(swap.ident for swap in swaps)
+        return is_done
 
     def rename(self, source: TableIdent, destination: TableIdent, kind: Kind) -> None:
         with self._writing(source, destination):
@@ -111,8 +118,8 @@ class SqliteStore(SqlStore):
         finally:
             self._idle.append(connection)
 
-    def _transact(self, statements: Callable[[Connection], T]) -> T:
-        return self._writes.run(statements)
+    def _transact(self, statements: Callable[[Connection], T], *, is_one_write: bool = False) -> T:
+        return self._writes.run(statements, is_one_write=is_one_write)
 
     def _carry_out(self, turns: list[Turn]) -> None:
         """One transaction for all: what fails is undone by itself, and the others are durable at the end."""
@@ -163,10 +170,10 @@ class SqliteStore(SqlStore):
 
 
 def _take_turns(connection: sqlite3.Connection, turns: list[Turn]) -> None:
-    # One alone is undone with the transaction.
-    is_shared = len(turns) > 1
     for turn in turns:
-        if is_shared:
+        # One alone is undone with the transaction, and a statement that fails has done nothing.
+        is_apart = len(turns) > 1 and not (turn.is_one_write and turn.mark is None)
+        if is_apart:
             connection.execute("SAVEPOINT turn")
         try:
             turn.value = turn.statements(connection)
@@ -177,9 +184,9 @@ def _take_turns(connection: sqlite3.Connection, turns: list[Turn]) -> None:
                 # On some errors SQLite rolls back all there is.
                 raise
             turn.error = _told(error)
-            if is_shared:
+            if is_apart:
                 connection.execute("ROLLBACK TO turn")
-        if is_shared:
+        if is_apart:
             connection.execute("RELEASE turn")
 
 

@@ -9,8 +9,6 @@ import logging
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, quote
 
-import anyio
-from anyio import to_thread
 from litestar import asgi
 from litestar.enums import ScopeType
 from litestar.handlers import ASGIRouteHandler
@@ -26,6 +24,7 @@ from mainstem.doors.catalog_loads import Line, Loads
 from mainstem.doors.catalog_operations import DELEGATION, OPERATIONS
 from mainstem.doors.catalog_retries import once
 from mainstem.doors.catalog_scope import authorize
+from mainstem.doors.threads import Threads
 from mainstem.model import MainstemError
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
@@ -52,7 +51,7 @@ class CatalogDoor:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._loads = Loads(catalog)
-        self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        self._threads = Threads(THREADS_MAX)
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -82,7 +81,8 @@ class CatalogDoor:
         if call is None:
             return _no_such(path)
         asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
-        return await to_thread.run_sync(self._respond, asked, _line(scope), limiter=self._threads)
+        line = _line(scope)
+        return await self._threads.run(lambda: self._respond(asked, line))
 
     def at_hand(self, scope: HTTPScope) -> AtHand | None:
         """The answer to a load that was asked for before, None where it has to be made."""

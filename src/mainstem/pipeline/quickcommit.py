@@ -4,7 +4,6 @@ What a snapshot consists of is kept in mind between commits, so that nothing is 
 believed only as long as main is where we left it. For unpartitioned tables of format version 2 on this machine.
 """
 
-import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +40,7 @@ from mainstem.pipeline.driver_sql import local_path
 from mainstem.pipeline.lake import Marks
 from mainstem.pipeline.lookup import LiveFiles
 from mainstem.pipeline.quickcatalog import QuickCatalog, QuickTable
+from mainstem.runtime import durable
 from mainstem.runtime.clock import Clock
 from mainstem.tables.parquet import writer_options
 
@@ -198,7 +198,7 @@ class QuickCommits:
         All at once: a disk that is asked to sync several files does it in about the time of one.
         """
         paths = [_path(location) for location in locations]
-        for _ in self._syncs.map(_sync, (*paths, *{path.parent for path in paths})):
+        for _ in self._syncs.map(durable.sync, (*paths, *{path.parent for path in paths})):
             pass
 
     def _contents_of(self, table: QuickTable) -> _Contents:
@@ -250,14 +250,6 @@ def new_data_location(table: QuickTable, suffix: str = "") -> str:
 def _metadata_location(table: QuickTable, name: str) -> str:
     folder = table.properties.get("write.metadata.path") or f"{table.metadata['location']}/metadata"
     return f"{folder}/{name}.avro"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _path(location: str) -> Path:

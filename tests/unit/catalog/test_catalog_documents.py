@@ -12,15 +12,15 @@ from mainstem.catalog.metadata import ancestry
 entries = st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2), max_size=4)
 
 
-@given(first=entries, kept=st.integers(0, 4), added=entries, properties=st.dictionaries(st.text(), st.text()))
+@given(entries, st.integers(0, 4), st.integers(0, 4), entries, st.dictionaries(st.text(), st.text()))
 def test_a_document_made_from_its_base_has_the_bytes_of_one_made_anew(
-    first: list[Any], kept: int, added: list[Any], properties: dict[str, str]
+    first: list[Any], gone: int, kept: int, added: list[Any], properties: dict[str, str]
 ) -> None:
     before = {"properties": {}, "snapshots": first, "location": "x", "snapshot-log": []}
     raw, spans = encode_document(before, None)
     assert msgspec.json.decode(raw) == before
     base = Stored(before, raw, spans)
-    after = {"properties": properties, "snapshots": [*first[:kept], *added], "location": "x", "snapshot-log": added}
+    after = {"properties": properties, "snapshots": [*first[gone:kept], *added], "location": "x", "snapshot-log": added}
     raw, spans = encode_document(after, base)
     assert msgspec.json.decode(raw) == after
     assert raw == encode_document(after, None)[0]

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from mainstem.model.errors import Conflict, Invalid, NotFound, OutcomeUnknown
+from mainstem.runtime import durable
 from mainstem.runtime.clock import SystemClock
 from mainstem.wire.sigv4 import Keys, sign
 
@@ -175,7 +176,7 @@ class LocalStorage(Storage):
             raise Conflict(f"the file is there already. path={target}") from None
         finally:
             draft.unlink(missing_ok=True)
-        _sync_folder(target.parent)
+        durable.sync(target.parent)
 
     def prepare(self, connection: "duckdb.DuckDBPyConnection") -> None:
         del connection
@@ -366,14 +367,6 @@ def _environment() -> dict[str, Any]:
         "endpoint": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
     }
     return {name: value for name, value in named.items() if value}
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _text(value: str) -> str:

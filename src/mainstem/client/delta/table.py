@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from mainstem.client.backoff import Backoff
 from mainstem.client.delta import creating, replacing
-from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
+from mainstem.client.delta.datafiles import ROW_GROUP_ROWS, varied
 from mainstem.client.delta.engine import engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question
@@ -320,8 +320,8 @@ class DeltaTable(Queryable):
                 optimizer = self.delta_rs().optimize
                 if z_order:
                     sorted_by = list(z_order)
-                    return dict(optimizer.z_order(sorted_by, target_size=target_bytes, writer_properties=_WRITER))
-                return dict(optimizer.compact(target_size=target_bytes, writer_properties=_WRITER))
+                    return dict(optimizer.z_order(sorted_by, target_size=target_bytes, writer_properties=_writer()))
+                return dict(optimizer.compact(target_size=target_bytes, writer_properties=_writer()))
 
         return self.retried(attempt)
 
@@ -479,14 +479,23 @@ class DeltaTable(Queryable):
                 configuration=properties,
                 storage_options=self.storage.options or None,
                 commit_properties=commit,
-                writer_properties=_WRITER,
+                writer_properties=_writer(rows),
             )
 
 
 _CONSTRAINT = "delta.constraints."
 _CREATED = Commit("CREATE TABLE")
-# delta-rs's own row groups have a million rows, which leaves zone maps little to skip.
-_WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
+
+
+def _writer(rows: pa.Table | None = None) -> deltalake.WriterProperties:
+    """How delta-rs writes files: as we do. Its own row groups have a million rows, which leaves little to skip."""
+    plain = deltalake.ColumnProperties(dictionary_enabled=False)
+    return deltalake.WriterProperties(
+        max_row_group_size=ROW_GROUP_ROWS,
+        # Without a word it would not compress.
+        compression="ZSTD",
+        column_properties=None if rows is None else dict.fromkeys(varied(rows), plain),
+    )
 
 
 def _progress(transaction: tuple[str, int] | None) -> dict[str, int]:
