@@ -23,7 +23,7 @@ from mainstem.model.errors import Invalid
 _INDEXED_COLUMNS = 32
 _TEXT_LENGTH_MAX = 32
 # Few enough for zone maps to leave out much of a file, and enough for what a group costs by itself.
-ROW_GROUP_ROWS = 32_768
+ROW_GROUP_ROWS = 16_384
 # With fewer repeats than this among so many rows, a column has about 50,000 values or more.
 _SAMPLE_ROWS = 2_048
 _VARIED_SHARE_MIN = 0.98
