@@ -7,7 +7,7 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -44,12 +44,14 @@ PARTITIONS_MAX = 10_000
 def write_files(
     storage: Storage, table: str, schema: TableSchema, rows: pa.Table, now_ms: int, folder: str = ""
 ) -> list[dict[str, Any]]:
-    """Write rows as one file per partition; returns what `add` says of each. Nothing is visible before a commit."""
-    return [
+    """Write rows as one durable file per partition; returns what `add` says of each. A commit makes them visible."""
+    added = [
         _write(storage, table, schema, part, values, now_ms, folder)
         for values, part in _by_partition(rows, schema.partition_by)
         if part.num_rows
     ]
+    storage.sync(f"{table}/{unquote(add['path'])}" for add in added)
+    return added
 
 
 def _by_partition(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from mainstem.client.backoff import Backoff
 from mainstem.client.delta import creating, replacing
 from mainstem.client.delta.datafiles import ROW_GROUP_ROWS, varied
-from mainstem.client.delta.engine import engine_of
+from mainstem.client.delta.engine import data_path, engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question
 from mainstem.client.delta.log import DeltaLog, Metadata, State
@@ -222,7 +222,7 @@ class DeltaTable(Queryable):
                 about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
                 return self._append(rows, about, evolve=evolve, expected_version=expected_version)
             self._write_with_delta_rs(rows, mode, partition_by, evolve, transaction, metadata, properties)
-            return self.version
+            return self._synced(state)
 
         return self.retried(attempt, once=expected_version is not None)
 
@@ -424,6 +424,14 @@ class DeltaTable(Queryable):
         if (version + 1) % self._checkpoint_interval(writer.schema) == 0 and not shreds(writer.schema):
             self.checkpoint()
         return counts.at(version)
+
+    def _synced(self, before: State | None) -> int:
+        """The newest version, once all that it has more than this one is durable: delta-rs leaves that to chance."""
+        newest = self._log.newest()
+        first, known = (0, {}) if before is None else (before.version + 1, before.files)
+        new = [data_path(self.name, file) for key, file in newest.files.items() if key not in known]
+        self.storage.sync([*new, *map(self._log.commit_path, range(first, newest.version + 1))])
+        return newest.version
 
     def _checkpoint_interval(self, schema: TableSchema) -> int:
         return int(schema.configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
