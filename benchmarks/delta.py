@@ -25,6 +25,8 @@ SIZES = (100_000, 1_000_000, 10_000_000)
 FILES = 16
 UPSERTS = (1_000, 100_000)
 LARGE_RATIO_MAX = 1.3
+# An upsert needs a copy of the table each time, and takes seconds on a large one.
+TURNS = 5
 # Below this many rows a query is mostly its fixed cost, which is no "large work".
 LARGE_ROWS = 1_000_000
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -148,9 +150,10 @@ def _upserts(report: Report, folder: Path, table: DeltaTable, rows: int, batch: 
         (SELECT CASE WHEN range % 10 = 0 THEN {rows} + range ELSE (range * {step}) % {rows} END AS id
          FROM range({batch}))"""
     source = duckdb.connect().execute(sql).to_arrow_table()
-    seconds: dict[str, float] = {}
+    seconds: dict[str, list[float]] = {"mainstem": [], "delta-rs": []}
     counts: dict[str, int] = {}
-    for who in ("mainstem", "delta-rs"):
+    # By turns: what else the machine does hits both.
+    for who in (*seconds,) * (TURNS if rows <= LARGE_ROWS else 1):
         copy = folder / f"copy-{who}"
         shutil.copytree(table.uri, copy / "t")
         target = DeltaTable(create_storage(str(copy)), "t")
@@ -163,11 +166,11 @@ def _upserts(report: Report, folder: Path, table: DeltaTable, rows: int, batch: 
         else:
             merger = opened.merge(source, "t.id = s.id", "s", "t")
             merger.when_matched_update_all().when_not_matched_insert_all().execute()
-        seconds[who] = time.perf_counter() - began_s
+        seconds[who].append(time.perf_counter() - began_s)
         counts[who] = target.query_arrow({}, projection=["id"]).num_rows
         shutil.rmtree(copy)
     assert len(set(counts.values())) == 1, counts
-    ours_s, theirs_s = seconds["mainstem"], seconds["delta-rs"]
+    ours_s, theirs_s = (statistics.median(taken) for taken in seconds.values())
     report.add(
         "delta",
         Figure(

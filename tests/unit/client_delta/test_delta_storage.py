@@ -1,7 +1,7 @@
 """Storages: how they are named, and that of many writers of one file one wins, on disk and on a real S3 server."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -117,3 +117,36 @@ def test_memory_is_given_back_with_its_storage() -> None:
     del table, storage
     gc.collect()
     assert not folder.exists()
+
+
+class Watched(LocalStorage):
+    """A folder that writes down what was made durable, in order."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.durable: list[str] = []
+
+    def sync(self, paths: Iterable[str]) -> None:
+        listed = list(paths)
+        super().sync(listed)
+        self.durable += listed
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        super().put_if_absent(path, data)
+        self.durable.append(path)
+
+
+def test_data_is_durable_before_the_commit_that_names_it(tmp_path: Path) -> None:
+    storage = Watched(tmp_path)
+    table = DeltaTable(storage, "t")
+    table.write([{"_id": n, "p": n % 2} for n in range(10)], partition_by=["p"])
+    table.upsert([{"_id": 3, "p": 0}, {"_id": 11, "p": 1}])
+    for version in range(2):
+        commit = storage.durable.index(f"t/_delta_log/{version:020d}.json")
+        added = [action.add.path for action in table._log.actions(version) if action.add is not None]
+        assert len(added) >= 2
+        assert all(storage.durable.index(f"t/{path}") < commit for path in added)
+    # delta-rs commits by itself; then both are durable before the write returns.
+    table.write([{"_id": 12, "p": 0}])
+    assert {f"t/{path}" for path, _ in table.state().files} < set(storage.durable)
+    assert storage.durable[-1] == "t/_delta_log/00000000000000000002.json"

@@ -7,7 +7,7 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,21 @@ from mainstem.model.errors import Invalid
 # Delta's writers keep statistics of this many columns unless the table says otherwise.
 _INDEXED_COLUMNS = 32
 _TEXT_LENGTH_MAX = 32
-ROW_GROUP_ROWS = 131_072
+# Few enough for zone maps to leave out much of a file, and enough for what a group costs by itself.
+ROW_GROUP_ROWS = 32_768
 # With fewer repeats than this among so many rows, a column has about 50,000 values or more.
 _SAMPLE_ROWS = 2_048
 _VARIED_SHARE_MIN = 0.98
+# Arrow cannot take from every type.
+_SAMPLED = (
+    pa.types.is_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_string,
+    pa.types.is_large_string,
+)
 # Partitions that one commit may open files in.
 PARTITIONS_MAX = 10_000
 
@@ -33,12 +44,14 @@ PARTITIONS_MAX = 10_000
 def write_files(
     storage: Storage, table: str, schema: TableSchema, rows: pa.Table, now_ms: int, folder: str = ""
 ) -> list[dict[str, Any]]:
-    """Write rows as one file per partition; returns what `add` says of each. Nothing is visible before a commit."""
-    return [
+    """Write rows as one durable file per partition; returns what `add` says of each. A commit makes them visible."""
+    added = [
         _write(storage, table, schema, part, values, now_ms, folder)
         for values, part in _by_partition(rows, schema.partition_by)
         if part.num_rows
     ]
+    storage.sync(f"{table}/{unquote(add['path'])}" for add in added)
+    return added
 
 
 def _by_partition(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:
@@ -93,7 +106,7 @@ def _write_plain(storage: Storage, path: str, rows: pa.Table) -> None:
     schema = _without_metadata(rows.schema)
     # Arrow is told which columns have a dictionary, and knows the leaves of nested ones by names of its own.
     nested = any(pa.types.is_nested(field.type) for field in schema)
-    dictionaries = True if nested else [name for name in schema.names if name not in varied(rows)]
+    dictionaries = True if nested else sorted({*schema.names} - varied(rows))
     with (
         storage.files.open_output_stream(path) as sink,
         pq.ParquetWriter(
@@ -105,10 +118,10 @@ def _write_plain(storage: Storage, path: str, rows: pa.Table) -> None:
 
 def varied(rows: pa.Table) -> set[str]:
     """The columns whose values hardly ever repeat: a dictionary of them takes time and room and saves neither."""
-    flat = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    names = [field.name for field in rows.schema if any(test(field.type) for test in _SAMPLED)]
     places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, _SAMPLE_ROWS)).astype(np.int64)
-    sample = rows.select(flat).take(places)
-    return {name for name in flat if len(sample[name].unique()) > _VARIED_SHARE_MIN * len(places)}
+    sample = rows.select(names).take(places)
+    return {name for name in names if len(sample[name].unique()) > _VARIED_SHARE_MIN * len(places)}
 
 
 # In a file the two parts of a Variant are never null, only the whole is.

@@ -20,7 +20,7 @@ from mainstem.client.delta.groups import chosen_groups, read_groups
 from mainstem.client.delta.log import AddFile, State
 from mainstem.client.delta.rows import documents_of
 from mainstem.client.delta.schema import TableSchema, schema_of
-from mainstem.client.delta.zones import ScanStatistics, columns_in, kept_files, kept_groups
+from mainstem.client.delta.zones import ScanStatistics, columns_in, kept_files, kept_groups, row_count
 from mainstem.documents import Projection, matcher, parse_filter, parse_projection, parse_sort, pushdown, to_duckdb
 from mainstem.documents.ast import EVERYTHING, AnyElement, Field, Node
 from mainstem.documents.columns import Kind
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 # From here on opening the table once more is paid back by the faster scan.
-WHOLE_BYTES_MIN = 8 * 1024 * 1024
+WHOLE_ROWS_MIN = 100_000
 # delta-rs's batches have 8,192 rows, for which a cast takes longer to call than to do.
 CAST_BATCHES = 16
 _SORTED_BY_SQL = frozenset(
@@ -136,7 +136,7 @@ class Find:
         """A large table without a question, by delta-rs, which is the fastest at that. None where it cannot."""
         asked = self._question
         is_whole = self._node == EVERYTHING and not self._sort and asked.limit is None and not asked.skip
-        if not is_whole or sum(file.size for file in self.files) < WHOLE_BYTES_MIN or not self._output:
+        if not is_whole or not self._output or sum(row_count(file) or 0 for file in self.files) < WHOLE_ROWS_MIN:
             return None
         if any(self.schema.fields[name].is_variant for name in self._output):
             return None

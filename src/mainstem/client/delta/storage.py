@@ -17,7 +17,8 @@ import tempfile
 import uuid
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -101,6 +102,10 @@ class Storage(ABC):
         with self.files.open_output_stream(path) as stream:
             stream.write(data)
 
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files durable that others wrote here. An object store has nothing to do: what it took, it keeps."""
+        del paths
+
     def exists(self, path: str) -> bool:
         """Whether there is such a file."""
         return bool(self.files.get_file_info(path).type == pafs.FileType.File)
@@ -148,6 +153,18 @@ class LocalStorage(Storage):
 
     def make_folder(self, folder: str) -> None:
         (self.folder / folder).mkdir(parents=True, exist_ok=True)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        folders: set[Path] = set()
+        for path in paths:
+            file = self.folder / path
+            # One that another writer's vacuum took already needs it no more.
+            with suppress(FileNotFoundError):
+                durable.sync(file)
+            # A folder may be new as well, up to the table's own.
+            folders.update(parent for parent in file.parents if parent.is_relative_to(self.folder))
+        for folder in folders:
+            durable.sync(folder)
 
     def exists(self, path: str) -> bool:
         return (self.folder / path).is_file()

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from mainstem.client.backoff import Backoff
 from mainstem.client.delta import creating, replacing
-from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
-from mainstem.client.delta.engine import engine_of
+from mainstem.client.delta.datafiles import ROW_GROUP_ROWS, varied
+from mainstem.client.delta.engine import data_path, engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
 from mainstem.client.delta.find import Find, Question
 from mainstem.client.delta.log import DeltaLog, Metadata, State
@@ -222,7 +222,7 @@ class DeltaTable(Queryable):
                 about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
                 return self._append(rows, about, evolve=evolve, expected_version=expected_version)
             self._write_with_delta_rs(rows, mode, partition_by, evolve, transaction, metadata, properties)
-            return self.version
+            return self._synced(state)
 
         return self.retried(attempt, once=expected_version is not None)
 
@@ -320,8 +320,8 @@ class DeltaTable(Queryable):
                 optimizer = self.delta_rs().optimize
                 if z_order:
                     sorted_by = list(z_order)
-                    return dict(optimizer.z_order(sorted_by, target_size=target_bytes, writer_properties=_WRITER))
-                return dict(optimizer.compact(target_size=target_bytes, writer_properties=_WRITER))
+                    return dict(optimizer.z_order(sorted_by, target_size=target_bytes, writer_properties=_writer()))
+                return dict(optimizer.compact(target_size=target_bytes, writer_properties=_writer()))
 
         return self.retried(attempt)
 
@@ -425,6 +425,14 @@ class DeltaTable(Queryable):
             self.checkpoint()
         return counts.at(version)
 
+    def _synced(self, before: State | None) -> int:
+        """The newest version, once all that it has more than this one is durable: delta-rs leaves that to chance."""
+        newest = self._log.newest()
+        first, known = (0, {}) if before is None else (before.version + 1, before.files)
+        new = [data_path(self.name, file) for key, file in newest.files.items() if key not in known]
+        self.storage.sync([*new, *map(self._log.commit_path, range(first, newest.version + 1))])
+        return newest.version
+
     def _checkpoint_interval(self, schema: TableSchema) -> int:
         return int(schema.configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
 
@@ -479,14 +487,23 @@ class DeltaTable(Queryable):
                 configuration=properties,
                 storage_options=self.storage.options or None,
                 commit_properties=commit,
-                writer_properties=_WRITER,
+                writer_properties=_writer(rows),
             )
 
 
 _CONSTRAINT = "delta.constraints."
 _CREATED = Commit("CREATE TABLE")
-# delta-rs's own row groups have a million rows, which leaves zone maps little to skip.
-_WRITER = deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS)
+
+
+def _writer(rows: pa.Table | None = None) -> deltalake.WriterProperties:
+    """How delta-rs writes files: as we do. Its own row groups have a million rows, which leaves little to skip."""
+    plain = deltalake.ColumnProperties(dictionary_enabled=False)
+    return deltalake.WriterProperties(
+        max_row_group_size=ROW_GROUP_ROWS,
+        # Without a word it would not compress.
+        compression="ZSTD",
+        column_properties=None if rows is None else dict.fromkeys(varied(rows), plain),
+    )
 
 
 def _progress(transaction: tuple[str, int] | None) -> dict[str, int]:
