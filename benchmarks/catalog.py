@@ -1,8 +1,8 @@
 """Loads and commits per second of the catalog, beside Iceberg's own reference server in the same run.
 
 Both servers get the same requests from the same clients, in turns: one connection per client, kept open. Ours makes
-every commit durable (two fsyncs for the metadata file, one for the pointer) before it answers; the reference server
-leaves its metadata files to the operating system.
+every commit durable before it answers (two fsyncs for the metadata file, and one for the pointer, which those share who
+commit at the same time); the reference server leaves its metadata files to the operating system.
 """
 
 import asyncio

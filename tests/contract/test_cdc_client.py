@@ -364,3 +364,15 @@ async def test_a_client_that_leaves_by_an_error_tells_its_receipts() -> None:
         with pytest.raises(OutcomeUnknown):
             await client.send(numbered(2))
         site.lake.make_durable()
+
+
+async def test_a_client_that_leaves_before_its_answers_says_so() -> None:
+    site = Site(by_hand=True)
+    async with site.serving():
+        with pytest.raises(OutcomeUnknown, match="got=none to 2"):
+            async with quick(site, close_timeout_s=0.05) as client:
+                receipts = [await client.send(numbered(number)) for number in range(2)]
+        for receipt in receipts:
+            with pytest.raises(OutcomeUnknown):
+                await receipt.durable()
+        site.lake.make_durable()

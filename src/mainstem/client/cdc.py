@@ -125,12 +125,20 @@ class CdcClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing = True
-        if kind is None:
-            # Whoever waits for nothing still wants what was sent to arrive.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._close_timeout_s):
-                    await self._answered()
-        await self._stop()
+        if kind is not None:
+            await self._stop()
+            return
+        # Whoever waits for nothing still wants what was sent to arrive, or to hear that it may not have.
+        try:
+            async with asyncio.timeout(self._close_timeout_s):
+                await self._answered()
+        except TimeoutError:
+            raise OutcomeUnknown(
+                f"closed too early. expected=an answer to every batch within {self._close_timeout_s:g} s"
+                f" got=none to {len(self._outbox)}"
+            ) from None
+        finally:
+            await self._stop()
 
     async def send(
         self, changes: Iterable[cdc.CdcEvent | Mapping[str, Any]], *, sequence: int | None = None
