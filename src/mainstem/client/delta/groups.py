@@ -1,7 +1,7 @@
 """Whole row groups of data files, read by Arrow and cut to the rows that match.
 
 DuckDB is the better reader where few rows of a group match: it decodes the filter's columns, and of the others only
-what is left. Where most of a group matches there is nothing to spare, and Arrow decodes its columns in parallel and
+what is left. Where most of a group matches there is nothing to spare, and Arrow decodes its columns with less ado and
 cuts a range out of them without a copy. Statistics say which it is: they only ever choose the way, not the answer.
 """
 
@@ -24,6 +24,9 @@ from mainstem.documents.predicate import AllOf, ColumnStats, Predicate, Relates,
 SHARE_MIN = 0.25
 # Groups are in memory whole; more than this many rows go through DuckDB, which has its own bounds.
 ROWS_MAX = 2_000_000
+# Each of Arrow's threads has memory of its own, which the kernel clears anew after every pause: for less than this that
+# takes longer than a second thread saves.
+THREADED_ROWS_MIN = 500_000
 _RELATIONS = {
     Relation.EQ: operator.eq,
     Relation.NE: operator.ne,
@@ -71,7 +74,9 @@ def read_groups(
                 # What lies far away is asked for in few large pieces.
                 pre_buffer=not isinstance(source, pa.MemoryMappedFile),
             )
-            parts.append(_cut(file.read_row_groups(groups, wanted), predicate).select(list(names)).cast(schema))
+            count = sum(metadata.row_group(index).num_rows for index in groups)
+            rows = file.read_row_groups(groups, wanted, use_threads=count >= THREADED_ROWS_MIN)
+            parts.append(_cut(rows, predicate).select(list(names)).cast(schema))
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
