@@ -16,7 +16,7 @@ SECTION = "ingest"
 CONNECTIONS = 8
 BATCH = 500
 STEADY = 20_000
-ROUNDS = 3
+ROUNDS = 5
 BAR = 0.5
 # Both cores of a small machine are busy already; what Spark takes is measured by the other sections.
 CONFIG = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False))

@@ -26,7 +26,7 @@ SHARE_MIN = 0.25
 ROWS_MAX = 2_000_000
 # Each of Arrow's threads has memory of its own, which the kernel clears anew after every pause: for less than this that
 # takes longer than a second thread saves.
-THREADED_ROWS_MIN = 500_000
+THREADED_ROWS_MIN = 65_536
 _RELATIONS = {
     Relation.EQ: operator.eq,
     Relation.NE: operator.ne,
