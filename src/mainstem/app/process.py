@@ -72,7 +72,8 @@ class ServerProcess:
     async def start(self) -> None:
         """Start it, and return once it answers."""
         self.data.mkdir(parents=True, exist_ok=True)
-        if self._port == 0:
+        # Elsewhere an address is never shared, and the port is what the first start is given.
+        if self._port == 0 and sys.platform == "linux":
             self._place = reserve_port(self._config.server.host)
             self._port = self._place.getsockname()[1]
         config_path = self.data / "config.toml"
@@ -99,6 +100,7 @@ class ServerProcess:
             address = read_address(self.data)
             if address is not None and address.pid == self._process.pid:
                 self.url = address.url
+                self._port = int(address.url.rsplit(":", 1)[1])
                 return
             await asyncio.sleep(POLL_S)
         raise Overloaded(f"the server did not answer in {START_S_MAX} s. log={self._tail()}", retry_after_s=1)

@@ -26,6 +26,7 @@ from mainstem.log import frames
 from mainstem.log.sealing import SealAnswer, SealRequest
 from mainstem.log.segments import SegmentBuilder
 from mainstem.model.errors import Corrupt, MainstemError
+from mainstem.runtime import durable
 from mainstem.runtime.lifetime import die_with_parent
 
 
@@ -37,13 +38,18 @@ def seal(request: SealRequest) -> None:
             builder.add(frame.header, frame.payload, f"{file}:position {frame.header.first}")
     scratch = Path(request.scratch)
     builder.write(scratch, more=request.more)
-    _sync(scratch)
+    durable.sync(scratch)
 
 
 def _mapped(path: Path) -> memoryview:
     """A file's bytes where they are: in the system's cache, since they were just written."""
+    # Nothing cannot be mapped.
+    if not path.stat().st_size:
+        return memoryview(b"")
+    # Page by page where the system knows no better.
+    at_once = getattr(mmap, "MAP_POPULATE", 0)
     with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ))
+        return memoryview(mmap.mmap(file.fileno(), 0, flags=mmap.MAP_SHARED | at_once, prot=mmap.PROT_READ))
 
 
 def answer(line: bytes) -> SealAnswer:
@@ -55,14 +61,6 @@ def answer(line: bytes) -> SealAnswer:
     except (MainstemError, OSError, pa.ArrowException, msgspec.MsgspecError, MemoryError) as error:
         return SealAnswer(error=f"{type(error).__name__}: {error}")
     return SealAnswer()
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class _NoPandas(MetaPathFinder):

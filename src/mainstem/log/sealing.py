@@ -97,15 +97,13 @@ class SealerProcesses:
         if lane is None:
             # The others only take what nobody else wants: on a small machine they would be at the doors' expense.
             lane = self._lanes[number] = await self._mother.fork(NICE if number == 0 else NICE_BESIDE)
-        answered = False
         try:
             answer = await lane.ask(line)
-            answered = True
-        finally:
-            if not answered:
-                # Its answer would be taken for the next request's.
-                self._lanes[number] = None
-                await lane.end()
+        except BaseException:
+            # Its answer would be taken for the next request's.
+            self._lanes[number] = None
+            await lane.end()
+            raise
         return msgspec.json.decode(answer, type=SealAnswer)
 
     async def close(self) -> None:
@@ -144,7 +142,7 @@ class _Lane:
 
     async def close(self) -> None:
         """Let it finish what it does."""
-        with suppress(ConnectionError, OSError):
+        with suppress(OSError):
             self._writer.write_eof()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
