@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from mainstem.log.frames import Buffer
@@ -40,16 +41,17 @@ class Rows(msgspec.Struct, kw_only=True, gc=False):
     hlcs: Sequence[int]
     ops: list[str]
     keys: list[str]
+    # Nothing where they are `unjudged`.
     columns: list[bytes | None]
-    before: list[bytes | None]
+    # None where no row of the batch has one; so it is with the others that may be None.
+    before: list[bytes | None] | None
     # As the client sent them: a number that does not fit its column is the builder's to deal with.
-    sequences: list[int | None]
+    sequences: list[int | None] | None
     ids: list[str | None] | None
-    source_times_ms: Sequence[int | float | None]
-    metadata: list[bytes | None]
-    # None where no row of the batch has one; so are the ids.
+    source_times_ms: list[int | float | None] | None
+    metadata: list[bytes | None] | None
     errors: list[str | None] | None
-    # The columns once more, where they are still to be judged: `errors` are not known yet then.
+    # The columns where they are still to be judged: `errors` are not known yet then.
     unjudged: pa.StringArray | None = None
 
 
@@ -144,13 +146,11 @@ class Expander:
         events: Sequence[_BareEvent],
     ) -> Rows:
         ops = _ops([event.operation for event in events])
-        if "delete" in ops:
-            columns = [
-                None if op == "delete" else bytes(event.after) for op, event in zip(ops, events, strict=True)
-            ]
-        else:
-            columns = [bytes(event.after) for event in events]
-        errors, unjudged = self._judge_json(table, columns)
+        texts = [event.after for event in events]
+        deletes = [index for index, op in enumerate(ops) if op == "delete"] if "delete" in ops else []
+        for index in deletes:
+            texts[index] = _NOTHING
+        columns, errors, unjudged = self._judge_json(table, texts, deletes)
         return Rows(
             table=table,
             positions=_shifted(indexes, header.first),
@@ -168,21 +168,22 @@ class Expander:
         )
 
     def _judge_json(
-        self, table: TableName, columns: list[bytes | None]
-    ) -> tuple[list[str | None] | None, pa.StringArray | None]:
-        """Which rows cannot go into their table, None for none; or the rows as Arrow, to be judged later."""
-        if self._judges_later and len(columns) >= _ARROW_ROWS_MIN:
-            try:
-                return None, pa.array(columns, pa.string())
-            except pa.ArrowInvalid:
-                # Not UTF-8. The look at every value says which.
-                pass
+        self, table: TableName, texts: Sequence[msgspec.Raw | bytes], deletes: Sequence[int]
+    ) -> tuple[list[bytes | None], list[str | None] | None, pa.StringArray | None]:
+        """Rows, and which of them cannot go into their table, None for none; or the rows as Arrow, to be judged."""
+        if self._judges_later and len(texts) >= _ARROW_ROWS_MIN:
+            unjudged = _joined(texts, deletes)
+            if unjudged is not None:
+                return [], None, unjudged
+        columns: list[bytes | None] = [bytes(text) for text in texts]
+        for index in deletes:
+            columns[index] = None
         shape = self.shape(table)
         try:
-            return self._judge_texts(shape, columns), None
+            return columns, self._judge_texts(shape, columns), None
         except _UNREADABLE_ERRORS:
             # One of them spoils it for all: one by one, then.
-            return [self._judge_text(shape, text) for text in columns], None
+            return columns, [self._judge_text(shape, text) for text in columns], None
 
     def judge(self, table: TableName, columns: pa.StringArray) -> dict[int, str]:
         """Why rows of many batches cannot go into their table, by index. Nulls are deletes, which always can."""
@@ -283,9 +284,9 @@ class Expander:
         ]
 
     def _delta_rows(self, header: BatchHeader, table: TableName, indexes: list[int], deltas: list[RowDelta]) -> Rows:
-        columns = [None if delta.op == Op.DELETE else delta_columns(delta) for delta in deltas]
-        nothing: list[None] = [None] * len(deltas)
-        errors, unjudged = self._judge_json(table, columns)
+        texts = [b"" if delta.op == Op.DELETE else delta_columns(delta) for delta in deltas]
+        deletes = [index for index, delta in enumerate(deltas) if delta.op == Op.DELETE]
+        columns, errors, unjudged = self._judge_json(table, texts, deletes)
         return Rows(
             table=table,
             positions=_shifted(indexes, header.first),
@@ -293,11 +294,11 @@ class Expander:
             ops=[_DELTA_OPS[delta.op] for delta in deltas],
             keys=[delta.row_id for delta in deltas],
             columns=columns,
-            before=[*nothing],
-            sequences=[*nothing],
+            before=None,
+            sequences=None,
             ids=[delta.delta_id for delta in deltas],
-            source_times_ms=nothing,
-            metadata=[*nothing],
+            source_times_ms=None,
+            metadata=None,
             errors=errors,
             unjudged=unjudged,
         )
@@ -322,6 +323,23 @@ def _by_table(
         yield table, indexes, [events[index] for index in indexes]
 
 
+def _joined(texts: Sequence[msgspec.Raw | bytes], missing: Sequence[int]) -> pa.StringArray | None:
+    """Texts as Arrow, without a value in Python for each; null where they are missing. None where one is no text."""
+    offsets = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, texts), np.int32, len(texts)), out=offsets[1:])
+    valid = None
+    if missing:
+        present = np.ones(len(texts), bool)
+        present[missing] = False
+        valid = pa.py_buffer(np.packbits(present, bitorder="little"))
+    joined = pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts)), valid)
+    try:
+        joined.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return joined
+
+
 def _ops(texts: list[str]) -> list[str]:
     """Operations in our words. Most batches have but one."""
     if texts.count(texts[0]) == len(texts):
@@ -329,10 +347,10 @@ def _ops(texts: list[str]) -> list[str]:
     return [_operations[text] for text in texts]
 
 
-def _optional(events: Sequence[_BareEvent], name: str) -> list[bytes | None]:
+def _optional(events: Sequence[_BareEvent], name: str) -> list[bytes | None] | None:
     """A part of the events that few have."""
     if not isinstance(events[0], _Event):
-        return [None] * len(events)
+        return None
     raws = [getattr(event, name) for event in events]
     return [None if raw is _NOTHING else _json_or_none(raw) for raw in raws]
 
@@ -382,10 +400,10 @@ def _unreadable(header: BatchHeader, index: int, raw: bytes, error: Exception) -
         keys=[str(position)],
         # The event as it came.
         columns=[raw.decode("utf-8", "replace").encode()],
-        before=[None],
-        sequences=[None],
+        before=None,
+        sequences=None,
         ids=None,
-        source_times_ms=[None],
-        metadata=[None],
+        source_times_ms=None,
+        metadata=None,
         errors=[f"event cannot be read. got={error}"],
     )

@@ -8,18 +8,17 @@ become a data file of its history as it is. `time` and `source_time` are there f
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mainstem.log.columns import Column
 from mainstem.log.expand import Expander, Rows
 from mainstem.log.frames import Buffer
-from mainstem.log.shapes import LONG_MAX, LONG_MIN
 from mainstem.model.batch import BatchHeader
 from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.errors import Corrupt
@@ -31,9 +30,6 @@ VERSION = 1
 FOOTER_KEY = b"mainstem"
 # So small that a segment of one large batch is read on several cores.
 ROW_GROUP_ROWS = 16_384
-# A batch with so many rows of a table becomes Arrow at once; fewer wait until they are so many together.
-_CHUNK_ROWS_MIN = 64
-_CHUNK_ROWS = 16_384
 # Rows are judged when there are so many.
 _JUDGED_ROWS = 131_072
 
@@ -70,8 +66,29 @@ SCHEMA = pa.schema(
         _field("source_time", _TIME, 12),
     ]
 )
-# Without the times, which are made of others for all rows at once.
-_CHUNK_SCHEMA = pa.schema([field for field in SCHEMA if field.type != _TIME])
+# What is made row by row; the others are made of these, or are the same in all rows of a table.
+_BUILT_COLUMNS = [
+    "position",
+    "hlc",
+    "op",
+    "key",
+    "columns",
+    "before",
+    "source",
+    "batch_sequence",
+    "sequence",
+    "id",
+    "source_time_ms",
+    "arrival_ms",
+    "metadata",
+]
+# As it is handed to the writer, which need not look for repetitions in these.
+_WRITTEN_SCHEMA = pa.schema(
+    [
+        field.with_type(pa.dictionary(pa.int32(), pa.string())) if field.name in ("namespace", "table", "op") else field
+        for field in SCHEMA
+    ]
+)
 # The others hardly repeat: a dictionary would cost time and be given up.
 _DICTIONARY_COLUMNS = ["namespace", "table", "op", "source", "batch_sequence", "arrival_ms", "time", "error"]
 
@@ -207,7 +224,7 @@ class SegmentBuilder:
         )
         with pq.ParquetWriter(
             path,
-            SCHEMA,
+            _WRITTEN_SCHEMA,
             compression="zstd",
             compression_level=1,
             use_dictionary=_DICTIONARY_COLUMNS,
@@ -221,40 +238,55 @@ class SegmentBuilder:
 
 
 class _TableBuilder:
-    """The rows of one table, as Arrow; small batches wait as lists until they are worth a chunk."""
+    """The rows of one table, column by column."""
 
     def __init__(self, name: TableName, expander: Expander) -> None:
         self._name = name
         self._expander = expander
         self._first = LogPosition(0)
         self._last = LogPosition(0)
-        self._count = self._errors = self._deletes = 0
+        self._count = self._deletes = 0
         self._hlc_min = self._hlc_max = 0
         self._ordered = True
-        self._chunks: list[pa.RecordBatch] = []
-        self._waiting: dict[str, list[Any]] = {}
-        self._waiting_rows = 0
-        # Which chunks are still to be judged, and how many rows they have.
-        self._unjudged: list[int] = []
+        self._columns = {name: Column(_WRITTEN_SCHEMA.field(name).type) for name in _BUILT_COLUMNS}
+        # Why rows do not fit, by their number; and the texts of those that are still to be judged, by their first's.
+        self._errors: dict[int, str] = {}
+        self._unjudged: list[tuple[int, pa.StringArray]] = []
         self._unjudged_rows = 0
 
     def add(self, header: BatchHeader, rows: Rows) -> None:
         size = len(rows.ops)
+        if rows.errors is not None:
+            self._errors |= {self._count + index: why for index, why in enumerate(rows.errors) if why is not None}
+        if rows.unjudged is not None:
+            self._unjudged.append((self._count, rows.unjudged))
+            self._unjudged_rows += size
         self._count_in(rows, size)
-        if size >= _CHUNK_ROWS_MIN:
-            self._flush()
-            self._chunks.append(self._chunk(_arrays(header, rows, size), size))
-            if rows.unjudged is not None:
-                self._unjudged.append(len(self._chunks) - 1)
-                self._unjudged_rows += size
-            if self._unjudged_rows >= _JUDGED_ROWS:
-                self._judge()
-            return
-        for name, values in _lists(header, rows, size).items():
-            self._waiting.setdefault(name, []).extend(values)
-        self._waiting_rows += size
-        if self._waiting_rows >= _CHUNK_ROWS:
-            self._flush()
+        columns = self._columns
+        columns["position"].extend(rows.positions)
+        columns["hlc"].extend(rows.hlcs)
+        _add_texts(columns["op"], rows.ops)
+        columns["key"].extend(rows.keys)
+        if rows.unjudged is None:
+            columns["columns"].extend(rows.columns)
+        else:
+            columns["columns"].append(rows.unjudged)
+        columns["source"].repeat(header.source, size)
+        columns["batch_sequence"].repeat(header.sequence, size)
+        columns["arrival_ms"].repeat(header.arrival_ms, size)
+        for column, values in (
+            (columns["before"], rows.before),
+            (columns["sequence"], rows.sequences),
+            (columns["id"], rows.ids),
+            (columns["source_time_ms"], rows.source_times_ms),
+            (columns["metadata"], rows.metadata),
+        ):
+            if values is None:
+                column.repeat(None, size)
+            else:
+                column.extend(values)
+        if self._unjudged_rows >= _JUDGED_ROWS:
+            self._judge()
 
     def _count_in(self, rows: Rows, size: int) -> None:
         hlcs = rows.hlcs
@@ -271,46 +303,26 @@ class _TableBuilder:
         self._hlc_min, self._hlc_max = min(self._hlc_min, low), max(self._hlc_max, high)
         self._count += size
         self._deletes += rows.ops.count("delete")
-        if rows.errors is not None:
-            self._errors += size - rows.errors.count(None)
-
-    def _flush(self) -> None:
-        if self._waiting_rows:
-            waiting, size = self._waiting, self._waiting_rows
-            self._waiting, self._waiting_rows = {}, 0
-            self._chunks.append(self._chunk({name: _array(name, values) for name, values in waiting.items()}, size))
-
-    def _chunk(self, arrays: dict[str, pa.Array], size: int) -> pa.RecordBatch:
-        arrays["namespace"] = pa.repeat(pa.scalar(self._name.namespace, pa.string()), size)
-        arrays["table"] = pa.repeat(pa.scalar(self._name.table, pa.string()), size)
-        return pa.RecordBatch.from_arrays([arrays[name] for name in _CHUNK_SCHEMA.names], schema=_CHUNK_SCHEMA)
 
     def _judge(self) -> None:
         """Let the rows be judged that came without a judgement since the last time."""
-        numbers, self._unjudged, self._unjudged_rows = self._unjudged, [], 0
-        if not numbers:
+        unjudged, self._unjudged, self._unjudged_rows = self._unjudged, [], 0
+        if not unjudged:
             return
-        columns = pa.concat_arrays([self._chunks[number].column("columns") for number in numbers])
-        errors = self._expander.judge(self._name, columns)
-        self._errors += len(errors)
-        offset = 0
-        for number in numbers if errors else ():
-            chunk = self._chunks[number]
-            reasons = [errors.get(offset + index) for index in range(len(chunk))]
-            self._chunks[number] = chunk.set_column(
-                _CHUNK_SCHEMA.names.index("error"), SCHEMA.field("error"), pa.array(reasons, pa.string())
-            )
-            offset += len(chunk)
+        errors = self._expander.judge(self._name, pa.concat_arrays([texts for _, texts in unjudged]))
+        if not errors:
+            return
+        numbers = [first + index for first, texts in unjudged for index in range(len(texts))]
+        self._errors |= {numbers[index]: why for index, why in errors.items()}
 
     def summary(self) -> TableSlice:
-        self._flush()
         self._judge()
         shape = self._expander.shape(self._name)
         return TableSlice(
             first=self._first,
             last=self._last,
             count=self._count,
-            errors=self._errors,
+            errors=len(self._errors),
             hlc_min=Hlc(self._hlc_min),
             hlc_max=Hlc(self._hlc_max),
             deletes=self._deletes,
@@ -320,51 +332,32 @@ class _TableBuilder:
         )
 
     def arrow(self) -> pa.Table:
-        self._flush()
-        table = pa.Table.from_batches(self._chunks, schema=_CHUNK_SCHEMA)
-        for name, source in (("time", "arrival_ms"), ("source_time", "source_time_ms")):
-            table = table.append_column(SCHEMA.field(name), _as_time(table[source]))
-        return table
+        arrays = {name: column.finish() for name, column in self._columns.items()}
+        arrays["namespace"] = _constant(self._name.namespace, self._count)
+        arrays["table"] = _constant(self._name.table, self._count)
+        arrays["error"] = _sparse(self._errors, self._count)
+        arrays["time"] = _as_time(arrays["arrival_ms"])
+        arrays["source_time"] = _as_time(arrays["source_time_ms"])
+        return pa.table([arrays[name] for name in _WRITTEN_SCHEMA.names], schema=_WRITTEN_SCHEMA)
 
 
-def _lists(header: BatchHeader, rows: Rows, size: int) -> dict[str, Sequence[Any]]:
-    """The columns of a few rows; `namespace` and `table` are added with the chunk."""
-    return {
-        "position": rows.positions,
-        "hlc": rows.hlcs,
-        "op": rows.ops,
-        "key": rows.keys,
-        "columns": rows.columns,
-        "before": rows.before,
-        "source": [header.source] * size,
-        "batch_sequence": [header.sequence] * size,
-        "sequence": rows.sequences,
-        "id": rows.ids or [None] * size,
-        "source_time_ms": rows.source_times_ms,
-        "arrival_ms": [header.arrival_ms] * size,
-        "metadata": rows.metadata,
-        "error": rows.errors or [None] * size,
-    }
+def _add_texts(column: Column, values: list[str]) -> None:
+    """Texts that are mostly one and the same."""
+    if values.count(values[0]) == len(values):
+        column.repeat(values[0], len(values))
+    else:
+        column.extend(values)
 
 
-def _arrays(header: BatchHeader, rows: Rows, size: int) -> dict[str, pa.Array]:
-    """The columns of many rows: what is the same in all of them, or counts up, is not spelt out in Python."""
-    return {
-        "position": _array("position", rows.positions),
-        "hlc": _array("hlc", rows.hlcs),
-        "op": _text_array(rows.ops),
-        "key": _array("key", rows.keys),
-        "columns": _array("columns", rows.columns) if rows.unjudged is None else rows.unjudged,
-        "before": _text_array(rows.before),
-        "source": pa.repeat(pa.scalar(header.source, pa.string()), size),
-        "batch_sequence": pa.repeat(pa.scalar(header.sequence, pa.int64()), size),
-        "sequence": _array("sequence", rows.sequences),
-        "id": pa.nulls(size, pa.string()) if rows.ids is None else _array("id", rows.ids),
-        "source_time_ms": _array("source_time_ms", rows.source_times_ms),
-        "arrival_ms": pa.repeat(pa.scalar(header.arrival_ms, pa.int64()), size),
-        "metadata": _text_array(rows.metadata),
-        "error": pa.nulls(size, pa.string()) if rows.errors is None else _array("error", rows.errors),
-    }
+def _constant(text: str, size: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), size), pa.array([text], pa.string()))
+
+
+def _sparse(values: Mapping[int, str], size: int) -> pa.Array:
+    """Texts that few rows have."""
+    if not values:
+        return pa.nulls(size, pa.string())
+    return pa.array([values.get(index) for index in range(size)], pa.string())
 
 
 def _as_time(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -381,27 +374,3 @@ def _as_time(milliseconds: pa.ChunkedArray) -> pa.ChunkedArray:
         )
         milliseconds = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
     return pc.multiply(milliseconds, 1000).cast(_TIME)
-
-
-def _text_array(values: list[Any]) -> pa.Array:
-    """Texts that are mostly one and the same, or not there."""
-    if values.count(values[0]) == len(values):
-        return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
-    return pa.array(values, pa.string())
-
-
-def _array(name: str, values: Sequence[Any]) -> pa.Array:
-    if isinstance(values, range):
-        return pa.arange(values.start, values.stop)
-    kind = SCHEMA.field(name).type
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowInvalid, OverflowError):
-        if kind != pa.int64():
-            raise
-        # A number of the client's that the column has no room for, or a fraction of a millisecond.
-        return pa.array([_int64_or_none(value) for value in values], kind)
-
-
-def _int64_or_none(value: int | float | None) -> int | None:
-    return int(value) if value is not None and LONG_MIN <= value <= LONG_MAX else None

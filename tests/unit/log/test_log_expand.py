@@ -4,6 +4,7 @@ import itertools
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -313,6 +314,36 @@ def test_large_batches_are_judged_like_small_ones(
     assert part.errors == 0
     assert part.columns == {name: sorted(kinds) for name, kinds in expected.items()}
     assert part.always == sorted(set.intersection(*[set(row) for row in rows]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.sampled_from([1, 3, 63, 64, 200]), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_batches_of_any_size_come_back_as_they_were(sizes: list[int], random: Random) -> None:
+    """Small ones and large ones go different ways into Arrow."""
+    payloads, expected = [], []
+    for size in sizes:
+        batch = []
+        # Some batches are all alike, some have a bit of everything.
+        ops = random.choice((["UPDATE"], ["DELETE"], ["INSERT", "UPDATE", "DELETE"]))
+        is_bare = random.random() < 0.5
+        for _ in range(size):
+            op, text = random.choice(ops), random.choice(('{"a":1}', '{ "a":\n"é\U0001f409" }', "{}"))
+            item = f'"table":"orders","operation":"{op}","rowId":"k{random.randrange(9)}","after":{text}'
+            sequence = random.choice((None, 5))
+            item += "" if sequence is None else f',"sequence":{sequence},"timestamp":{sequence}.5'
+            before = None if is_bare else random.choice((None, '{"b":[1]}'))
+            item += "" if before is None else f',"before":{before}'
+            batch.append(f"{{{item}}}")
+            columns = None if op == "DELETE" else text
+            expected.append((op.lower(), columns, before, sequence, sequence, None))
+        payloads.append((Encoding.CDC_JSON, size, f"[{','.join(batch)}]".encode()))
+    with tempfile.TemporaryDirectory() as folder:
+        rows, info = sealed(Path(folder), *payloads)
+    names = ("op", "columns", "before", "sequence", "source_time_ms", "error")
+    assert [tuple(row[name] for name in names) for row in rows] == expected
+    assert [row["position"] for row in rows] == list(range(1, sum(sizes) + 1))
+    assert [row["batch_sequence"] for row in rows] == [70 + n for n, size in enumerate(sizes) for _ in range(size)]
+    assert info.tables[ORDERS].deletes == sum(op == "delete" for op, *_ in expected)
 
 
 def test_odd_rows_among_many_are_found(tmp_path: Path) -> None:
