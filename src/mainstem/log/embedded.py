@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _SEAL_RETRY_S_MIN = 0.5
 _SEAL_RETRY_S_MAX = 30.0
+# So many times a threshold in one file, and changes come faster than they are sealed.
+_FLOODED = 4
 
 
 class Log:
@@ -88,6 +90,7 @@ class Log:
         self._seal_loop_task: asyncio.Task[None]
         self._rolls: set[asyncio.Future[str | None]] = set()
         self._flushes: list[tuple[LogPosition, asyncio.Future[None]]] = []
+        self._flushing = 0
         self._listeners: list[Callable[[SegmentInfo], None]] = []
         self._rolled_s = clock.monotonic_s()
         self._seal_retry_s = 0.0
@@ -352,14 +355,18 @@ class Log:
         """Seal everything appended so far, and return its last position."""
         if self._closing:
             raise self._shutting_down()
-        await self._roll()
-        position = self._durable
-        if self._sealed < position:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._flushes.append((position, future))
-            self._seal_not_before_s = 0.0
-            self._wake.set()
-            await future
+        self._flushing += 1
+        try:
+            await self._roll()
+            position = self._durable
+            if self._sealed < position:
+                future: asyncio.Future[None] = self._loop.create_future()
+                self._flushes.append((position, future))
+                self._seal_not_before_s = 0.0
+                self._wake.set()
+                await future
+        finally:
+            self._flushing -= 1
         return position
 
     async def _roll(self) -> None:
@@ -462,12 +469,22 @@ class Log:
                 await asyncio.to_thread(self._disk.remove, self._settings.scratch_folder / _segment_of(files))
 
     def _begin_segment(self, files: list[WalFile]) -> asyncio.Task[None]:
-        # A file that was rolled because it was full is hardly the last of its kind.
-        last = files[-1]
-        is_full = last.changes >= self._settings.file_changes or last.bytes >= self._settings.file_bytes
-        task = asyncio.create_task(self._make_segment(files, more=is_full or last is not self._unsealed[-1]))
+        more = files[-1] is not self._unsealed[-1] or self._is_flooded(files[-1])
+        task = asyncio.create_task(self._make_segment(files, more=more))
         task.add_done_callback(lambda _: self._wake.set())
         return task
+
+    def _is_flooded(self, file: WalFile) -> bool:
+        """Whether a file filled up so far beyond a threshold, while others were sealed, that the next one will too.
+
+        Not while somebody waits for a flush: nobody knows of anything that comes after it.
+        """
+        return not self._flushing and (
+            file.changes >= _FLOODED * self._settings.seal_changes
+            or file.bytes >= _FLOODED * self._settings.seal_bytes
+            or file.changes >= self._settings.file_changes
+            or file.bytes >= self._settings.file_bytes
+        )
 
     async def _make_segment(self, files: list[WalFile], *, more: bool) -> None:
         name = _segment_of(files)

@@ -26,9 +26,11 @@ log = logging.getLogger(__name__)
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 60.0
 _MESSAGE_LENGTH_MAX = 500
-# How many changes gather for one pass while more are on their way, and how long the next segment is waited for.
-GATHERED_CHANGES_MAX = 750_000
+# How many changes gather for one pass while more are on their way.
+GATHERED_CHANGES_MAX = 1_000_000
+# How long the next segment is waited for: it is made in about the time of the last, also where others are busy.
 GATHER_S_MAX = 3.0
+GATHER_S_PER_CHANGE = 12e-6
 # How long one batch of the stream may go on with newer segments: Spark's own part of each is not free.
 BATCH_S_MAX = 10.0
 
@@ -92,7 +94,9 @@ class Carrier:
     def _more_to_come(self) -> bool:
         if self._stopping or not self._segments:
             return False
-        return self._segments[-1].more and self._clock.monotonic_s() - self._newest_s < GATHER_S_MAX
+        newest = self._segments[-1]
+        wait_s = min(GATHER_S_MAX, GATHER_S_PER_CHANGE * (newest.last - newest.first + 1))
+        return newest.more and self._clock.monotonic_s() - self._newest_s < wait_s
 
     def _gathers(self, table: TableName) -> bool:
         """Whether a table does better to wait for the next segment. One that has nothing yet does not wait."""

@@ -61,6 +61,7 @@ class InlineSealer:
         self.lanes = lanes
         self.broken: Exception | None = None
         self.sealed: list[list[Path]] = []
+        self.said_more: list[bool] = []
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
 
@@ -72,6 +73,7 @@ class InlineSealer:
         if self.broken is not None:
             raise self.broken
         self.sealed.append(files)
+        self.said_more.append(more)
         request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more)
         await asyncio.to_thread(sealer.seal, request)
 

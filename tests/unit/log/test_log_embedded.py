@@ -132,6 +132,30 @@ async def test_a_sealer_that_is_behind_takes_several_files_at_once(tmp_path: Pat
     await log.close()
 
 
+@pytest.mark.parametrize("is_asked_for", [False, True], ids=["by itself", "asked for"])
+async def test_a_flood_says_that_more_is_to_come_and_a_flush_does_not(tmp_path: Path, is_asked_for: bool) -> None:
+    sealer = InlineSealer()
+    log = await Log.open(quiet(tmp_path, seal_changes=3), sealer=sealer)
+    sealed: asyncio.Queue[SegmentInfo] = asyncio.Queue()
+    log.on_sealed(sealed.put_nowait)
+    sealer.may_go_on.clear()
+    await log.append(batch(1, [event(n) for n in range(3)]))
+    async with asyncio.timeout(60):
+        while not log.stats().sealing:
+            await asyncio.sleep(0.001)
+    # Four times the threshold by the time that the sealer is done with the first.
+    await log.append(batch(2, [event(n) for n in range(12)]))
+    flush = asyncio.ensure_future(log.flush()) if is_asked_for else None
+    await asyncio.sleep(0)
+    sealer.may_go_on.set()
+    async with asyncio.timeout(60):
+        assert [(await sealed.get()).last, (await sealed.get()).last] == [3, 15]
+    if flush is not None:
+        assert await flush == 15
+    assert sealer.said_more[-1] is not is_asked_for
+    await log.close()
+
+
 class SlowFirst(InlineSealer):
     """Keeps the first segment back until it is told otherwise."""
 
