@@ -17,7 +17,7 @@ from mainstem.client import CdcClient
 
 SECTION = "upserts"
 BATCHES = (1_000, 10_000, 100_000)
-REPEATS = 3
+REPEATS = 5
 GROWTH_MAX = 1.5
 # pyiceberg compares row by row and filter by filter; beyond this it is not asked again.
 PEER_S_MAX = 60.0

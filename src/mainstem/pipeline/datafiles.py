@@ -14,8 +14,8 @@ from mainstem.tables.parquet import ROW_GROUP_BYTES_DEFAULT, Codec, WriterOption
 
 # Where a table asks for none: a batch is read again soon, and higher levels save little.
 _ZSTD_LEVEL = 1
-# Values that hardly repeat are given up on early; the dictionary of a column that does is smaller than this.
-_DICTIONARY_VALUES_MAX = 10_000
+# Values that hardly repeat are given up on early: a dictionary pays where each stands in a row group ten times or so.
+_DICTIONARY_SHARE = 10
 # DuckDB's threads each encode a row group of their own, but only one that is at least half as large as it may be. So a
 # file with fewer rows gets smaller ones, a little larger than a thread's share.
 _ROW_GROUP_ROWS = 122_880
@@ -42,7 +42,6 @@ def write_rows(
         [
             "FORMAT parquet",
             _parquet_options(parquet, rows, sql.threads),
-            f"DICTIONARY_SIZE_LIMIT {_DICTIONARY_VALUES_MAX}",
             f"FIELD_IDS {{{ids}}}",
         ]
     )
@@ -63,11 +62,14 @@ def _parquet_options(parquet: WriterOptions, rows: int | None, threads: int) -> 
     parts = [f"COMPRESSION {'uncompressed' if parquet.codec is Codec.NONE else parquet.codec}"]
     if parquet.codec is Codec.ZSTD:
         parts.append(f"COMPRESSION_LEVEL {parquet.level or _ZSTD_LEVEL}")
+    group_rows = _ROW_GROUP_ROWS
     if parquet.row_group_rows is not None:
-        parts.append(f"ROW_GROUP_SIZE {parquet.row_group_rows}")
+        group_rows = parquet.row_group_rows
+        parts.append(f"ROW_GROUP_SIZE {group_rows}")
     elif parquet.row_group_bytes != ROW_GROUP_BYTES_DEFAULT:
         parts.append(f"ROW_GROUP_SIZE_BYTES {parquet.row_group_bytes}")
     elif rows is not None:
-        share = int(rows * _SHARE) // threads
-        parts.append(f"ROW_GROUP_SIZE {min(_ROW_GROUP_ROWS, max(_ROW_GROUP_ROWS_MIN, share))}")
+        group_rows = min(_ROW_GROUP_ROWS, max(_ROW_GROUP_ROWS_MIN, int(rows * _SHARE) // threads))
+        parts.append(f"ROW_GROUP_SIZE {group_rows}")
+    parts.append(f"DICTIONARY_SIZE_LIMIT {max(1, group_rows // _DICTIONARY_SHARE)}")
     return ", ".join(parts)

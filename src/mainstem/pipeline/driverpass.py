@@ -134,20 +134,25 @@ class DriverPass:
             added = self._write(state, upserts, {"batch_keys": keys}, keys.num_rows)
         except (duckdb.InvalidInputException, duckdb.ConversionException):
             # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
+            if finding.exception() is None:
+                self._commits.discard(finding.result()[1])
             return False
         finally:
             finding.exception()
-        index, places = finding.result()
-        deletes = [self._commits.delete_file(state, places)] if places.num_rows else []
+        index, deletes = finding.result()
         after = self._commits.commit(state, added, deletes, before.advanced(run.last, run.hlc_max))
         if index is not None:
             location = added[0].file_path if added else None
             self._finder.keep(run.table, after.snapshot_id, index, keys, location, self._side_jobs)
         return True
 
-    def _old_rows(self, state: QuickTable, files: LiveFiles, keys: pa.Table) -> tuple[KeyIndex | None, pa.Table]:
+    def _old_rows(
+        self, state: QuickTable, files: LiveFiles, keys: pa.Table
+    ) -> tuple[KeyIndex | None, list[DataFile]]:
+        """The table's index, and a delete file with the places of the keys' rows; none where they have none."""
         index = self._finder.take(state, files)
-        return index, self._finder.find(state, files, index, keys)
+        places = self._finder.find(state, files, index, keys)
+        return index, [self._commits.delete_file(state, places)] if places.num_rows else []
 
     def _upserts(self, run: TableSlice, after: LogPosition, plan: Evolution, keys: pa.Table) -> str:
         upserts = f"SELECT * FROM ({_changes(run, after)}) c"

@@ -137,9 +137,10 @@ def sorted_by_path(places: Places, paths: Sequence[str]) -> tuple[Places, list[s
     by_path = sorted(numbers.tolist(), key=lambda number: paths[number])
     rank = np.zeros(len(paths), np.int32)
     rank[by_path] = np.arange(len(by_path), dtype=np.int32)
-    ranks = rank[places.files]
-    order = np.lexsort((places.rows, ranks))
-    return Places(ranks[order], places.rows[order]), [paths[number] for number in by_path]
+    # Both in one number, which sorts in a fraction of the time.
+    both = np.sort(rank[places.files].astype(np.int64) << 32 | places.rows)
+    ordered = Places((both >> 32).astype(np.int32), (both & 0xFFFF_FFFF).astype(np.int32))
+    return ordered, [paths[number] for number in by_path]
 
 
 def _in_order(keys: KeyHashes) -> tuple[KeyHashes, npt.NDArray[np.int64]]:

@@ -131,7 +131,10 @@ class QuickCommits:
         path = _path(location)
         path.parent.mkdir(parents=True, exist_ok=True)
         codec = str(writer_options(table.properties).codec)
-        pq.write_table(places.cast(DELETE_SCHEMA), path, compression=codec, store_schema=False)
+        # Positions never repeat within a file's: to look for that would double the time.
+        pq.write_table(
+            places.cast(DELETE_SCHEMA), path, compression=codec, use_dictionary=["file_path"], store_schema=False
+        )
         # Whole, so that a reader can tell which data files it is not about. The places are sorted.
         first, last = (places["file_path"][row].as_py().encode() for row in (0, -1))
         return DataFile.from_args(
@@ -145,6 +148,11 @@ class QuickCommits:
             upper_bounds={_PATH_ID: last},
             spec_id=table.metadata["default-spec-id"],
         )
+
+    def discard(self, files: Sequence[DataFile]) -> None:
+        """Remove files that no commit is to take."""
+        for file in files:
+            _path(file.file_path).unlink(missing_ok=True)
 
     def commit(
         self, table: QuickTable, added: Sequence[DataFile], deletes: Sequence[DataFile], marks: Marks
