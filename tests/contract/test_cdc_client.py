@@ -12,13 +12,14 @@ import pytest
 import uvicorn
 from litestar import Litestar
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
 
 from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.client import Backoff, CdcClient, delete, insert, read, update
 from mainstem.doors.cdc_memory import MemoryLake
 from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
-from mainstem.model import Invalid, LogPosition, OutcomeUnknown, Overloaded
+from mainstem.model import Denied, Invalid, LogPosition, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import ManualClock, SystemClock
 
 
@@ -376,3 +377,39 @@ async def test_a_client_that_leaves_before_its_answers_says_so() -> None:
             with pytest.raises(OutcomeUnknown):
                 await receipt.durable()
         site.lake.make_durable()
+
+
+async def test_a_client_that_is_let_in_no_more_says_so_when_it_leaves() -> None:
+    site = Site()
+    client = quick(site)
+    async with site.serving():
+        await client.__aenter__()
+        await (await client.send(numbered(1))).durable()
+    receipt = await client.send(numbered(2))
+    async with serve(
+        _nobody, sock=site.listener.dup(), process_request=lambda connection, _: connection.respond(401, "no")
+    ):
+        with pytest.raises(Denied, match="does not let us in"):
+            await client.__aexit__(None, None, None)
+    with pytest.raises(Denied):
+        await receipt.durable()
+
+
+async def test_a_client_that_has_all_its_answers_leaves_in_peace_even_if_it_is_let_in_no_more() -> None:
+    site = Site()
+    client = quick(site)
+    async with site.serving():
+        await client.__aenter__()
+        await (await client.send(numbered(1))).durable()
+    async with serve(
+        _nobody, sock=site.listener.dup(), process_request=lambda connection, _: connection.respond(401, "no")
+    ):
+        async with asyncio.timeout(60):
+            with pytest.raises(Denied):
+                while True:
+                    await client.flush()
+        await client.__aexit__(None, None, None)
+
+
+async def _nobody(_: ServerConnection) -> None:
+    raise AssertionError("nobody is let in")

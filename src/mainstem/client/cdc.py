@@ -99,6 +99,8 @@ class CdcClient:
         self._runner: asyncio.Task[None] | None = None
         self._closing = False
         self._fatal: MainstemError | None = None
+        # Batches without an answer at that time.
+        self._abandoned = 0
         # How often a connection was made: 1 means that none was lost.
         self.connections = 0
         self.status: cdc.Status | None = None
@@ -139,6 +141,8 @@ class CdcClient:
             ) from None
         finally:
             await self._stop()
+        if self._abandoned and self._fatal is not None:
+            raise self._fatal
 
     async def send(
         self, changes: Iterable[cdc.CdcEvent | Mapping[str, Any]], *, sequence: int | None = None
@@ -359,6 +363,7 @@ class CdcClient:
 
     def _give_up(self, error: MainstemError) -> None:
         self._fatal = error
+        self._abandoned = len(self._outbox)
         self._outbox.abandon(error)
         for flush in self._flushes.values():
             if not flush.done():
