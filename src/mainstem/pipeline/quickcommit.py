@@ -5,7 +5,7 @@ believed only as long as main is where we left it. For unpartitioned tables of f
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,25 +28,20 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriterV2,
     read_manifest_list,
     write_manifest_list,
 )
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
 from mainstem.pipeline.driver_sql import local_path
 from mainstem.pipeline.lake import Marks
 from mainstem.pipeline.lookup import LiveFiles
+from mainstem.pipeline.manifests import AVRO_COMPRESSION, MERGED_AT, Manifests, metadata_location, schema_of
 from mainstem.pipeline.quickcatalog import QuickCatalog, QuickTable
 from mainstem.runtime import durable
 from mainstem.runtime.clock import Clock
 from mainstem.tables.parquet import writer_options
 
-# From so many manifests of a kind on they are written together into one, as Iceberg's own default has it.
-MANIFESTS_MAX = 100
-_AVRO_COMPRESSION = "gzip"
 _SNAPSHOT_ID_BITS = 63
 _SYNCS_MAX = 8
 # Of the two columns of a position delete file, by Iceberg's specification.
@@ -75,25 +70,14 @@ class _Contents:
     files: LiveFiles | None = None
 
 
-class _DeleteManifestWriter(ManifestWriterV2):
-    """A manifest of delete files; pyiceberg itself only ever writes those of data files."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
 class QuickCommits:
     """Makes the snapshots. To be used by one thread per table at a time."""
 
-    def __init__(self, catalog: QuickCatalog, clock: Clock, manifests_max: int = MANIFESTS_MAX) -> None:
+    def __init__(self, catalog: QuickCatalog, clock: Clock, merged_at: int = MERGED_AT) -> None:
         self._catalog = catalog
         self._clock = clock
-        self._manifests_max = manifests_max
         self._io: FileIO = PyArrowFileIO()
+        self._manifests = Manifests(self._io, merged_at)
         self._syncs = ThreadPoolExecutor(_SYNCS_MAX, "sync")
         self._contents: dict[str, _Contents] = {}
 
@@ -106,7 +90,7 @@ class QuickCommits:
 
     def data_file(self, table: QuickTable, location: str, path: Path) -> DataFile:
         """Describe a Parquet file that was written for the table: its size and statistics."""
-        schema = _schema(table)
+        schema = schema_of(table)
         statistics = data_file_statistics_from_parquet_metadata(
             pq.read_metadata(path),
             stats_columns=compute_statistics_plan(schema, dict(table.properties)),
@@ -162,19 +146,19 @@ class QuickCommits:
         snapshot_id = uuid.uuid4().int >> (128 - _SNAPSHOT_ID_BITS)
         sequence_number = int(table.metadata["last-sequence-number"]) + 1
         new = [
-            self._write_manifest(table, kind, snapshot_id, _added(files, snapshot_id))
+            self._manifests.write(table, kind, snapshot_id, _added(files, snapshot_id))
             for kind, files in ((ManifestContent.DATA, added), (ManifestContent.DELETES, deletes))
             if files
         ]
-        manifests = new + self._merged(table, contents.manifests, snapshot_id)
-        location = _metadata_location(table, f"snap-{snapshot_id}")
+        manifests = new + self._manifests.merged(table, contents.manifests, snapshot_id)
+        location = metadata_location(table, f"snap-{snapshot_id}")
         with write_manifest_list(
             format_version=2,
             output_file=self._io.new_output(location),
             snapshot_id=snapshot_id,
             parent_snapshot_id=table.snapshot_id,
             sequence_number=sequence_number,
-            avro_compression=_AVRO_COMPRESSION,  # type: ignore[arg-type]
+            avro_compression=AVRO_COMPRESSION,  # type: ignore[arg-type]
         ) as writer:
             # As the list has them: with the sequence number that new ones get by it.
             listed = [writer.prepare_manifest(manifest) for manifest in manifests]
@@ -220,33 +204,10 @@ class QuickCommits:
     def _read_files(self, contents: _Contents) -> LiveFiles:
         found = LiveFiles(contents.snapshot_id)
         for manifest in contents.manifests:
-            files = [entry.data_file for entry in manifest.fetch_manifest_entry(self._io)]
+            files = [entry.data_file for entry in self._manifests.entries(manifest)]
             is_data = manifest.content == ManifestContent.DATA
             _note(found, files if is_data else [], [] if is_data else files)
         return found
-
-    def _write_manifest(
-        self, table: QuickTable, content: ManifestContent, snapshot_id: int, entries: Iterable[ManifestEntry]
-    ) -> ManifestFile:
-        writer_class = ManifestWriterV2 if content == ManifestContent.DATA else _DeleteManifestWriter
-        output = self._io.new_output(_metadata_location(table, f"{uuid.uuid4()}-m"))
-        spec = PartitionSpec(spec_id=table.metadata["default-spec-id"])
-        with writer_class(spec, _schema(table), output, snapshot_id, _AVRO_COMPRESSION) as writer:  # type: ignore[arg-type]
-            for entry in entries:
-                writer.add_entry(entry)
-        return writer.to_manifest_file()
-
-    def _merged(self, table: QuickTable, manifests: list[ManifestFile], snapshot_id: int) -> list[ManifestFile]:
-        """The manifests that a new snapshot takes over; too many of a kind are written together."""
-        kept: list[ManifestFile] = []
-        for content in (ManifestContent.DATA, ManifestContent.DELETES):
-            of_kind = [manifest for manifest in manifests if manifest.content == content]
-            if len(of_kind) < self._manifests_max:
-                kept += of_kind
-                continue
-            entries = [entry for manifest in of_kind for entry in manifest.fetch_manifest_entry(self._io)]
-            kept.append(self._write_manifest(table, content, snapshot_id, map(_existing, entries)))
-        return kept
 
 
 def new_data_location(table: QuickTable, suffix: str = "") -> str:
@@ -255,19 +216,10 @@ def new_data_location(table: QuickTable, suffix: str = "") -> str:
     return f"{folder}/{uuid.uuid4()}{suffix}.parquet"
 
 
-def _metadata_location(table: QuickTable, name: str) -> str:
-    folder = table.properties.get("write.metadata.path") or f"{table.metadata['location']}/metadata"
-    return f"{folder}/{name}.avro"
-
-
 def _path(location: str) -> Path:
     path = local_path(location)
     assert path is not None, location
     return Path(path)
-
-
-def _schema(table: QuickTable) -> Schema:
-    return Schema.model_validate(table.schema)
 
 
 def _added(files: Sequence[DataFile], snapshot_id: int) -> list[ManifestEntry]:
@@ -281,11 +233,6 @@ def _added(files: Sequence[DataFile], snapshot_id: int) -> list[ManifestEntry]:
         )
         for file in files
     ]
-
-
-def _existing(entry: ManifestEntry) -> ManifestEntry:
-    entry.status = ManifestEntryStatus.EXISTING
-    return entry
 
 
 def _note(files: LiveFiles, data: Sequence[DataFile], deletes: Sequence[DataFile]) -> None:
