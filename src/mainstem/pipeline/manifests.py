@@ -9,7 +9,9 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 
+import msgspec
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     ManifestContent,
@@ -130,7 +132,13 @@ def metadata_location(table: QuickTable, name: str) -> str:
 
 def schema_of(table: QuickTable) -> Schema:
     """The current schema, in pyiceberg's words."""
-    return Schema.model_validate(table.schema)
+    return _schema(msgspec.json.encode(table.schema))
+
+
+@lru_cache(256)
+def _schema(text: bytes) -> Schema:
+    """Making one takes a millisecond, and tables keep theirs for long."""
+    return Schema.model_validate_json(text)
 
 
 def _existing(entry: ManifestEntry) -> ManifestEntry:
