@@ -379,16 +379,31 @@ async def test_a_client_that_leaves_before_its_answers_says_so() -> None:
         site.lake.make_durable()
 
 
-async def test_a_client_that_is_let_in_no_more_says_so_when_it_leaves() -> None:
-    site = Site()
+async def left_behind(site: Site) -> CdcClient:
+    """A client that had an answer to its first batch, and whose server is gone."""
     client = quick(site)
     async with site.serving():
         await client.__aenter__()
         await (await client.send(numbered(1))).durable()
+    return client
+
+
+@asynccontextmanager
+async def refusing(site: Site) -> AsyncIterator[None]:
+    """In the place of the server one that lets nobody in."""
+
+    async def nobody(_: ServerConnection) -> None:
+        raise AssertionError("somebody was let in")
+
+    async with serve(nobody, sock=site.listener.dup(), process_request=lambda one, _: one.respond(401, "no")):
+        yield
+
+
+async def test_a_client_that_is_let_in_no_more_says_so_when_it_leaves() -> None:
+    site = Site()
+    client = await left_behind(site)
     receipt = await client.send(numbered(2))
-    async with serve(
-        _nobody, sock=site.listener.dup(), process_request=lambda connection, _: connection.respond(401, "no")
-    ):
+    async with refusing(site):
         with pytest.raises(Denied, match="does not let us in"):
             await client.__aexit__(None, None, None)
     with pytest.raises(Denied):
@@ -397,19 +412,9 @@ async def test_a_client_that_is_let_in_no_more_says_so_when_it_leaves() -> None:
 
 async def test_a_client_that_has_all_its_answers_leaves_in_peace_even_if_it_is_let_in_no_more() -> None:
     site = Site()
-    client = quick(site)
-    async with site.serving():
-        await client.__aenter__()
-        await (await client.send(numbered(1))).durable()
-    async with serve(
-        _nobody, sock=site.listener.dup(), process_request=lambda connection, _: connection.respond(401, "no")
-    ):
+    client = await left_behind(site)
+    async with refusing(site):
         async with asyncio.timeout(60):
             with pytest.raises(Denied):
-                while True:
-                    await client.flush()
+                await client.flush()
         await client.__aexit__(None, None, None)
-
-
-async def _nobody(_: ServerConnection) -> None:
-    raise AssertionError("nobody is let in")

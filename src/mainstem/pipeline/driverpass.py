@@ -132,11 +132,13 @@ class DriverPass:
         try:
             upserts = self._upserts(run, before.position, plan, keys)
             added = self._write(state, upserts, {"batch_keys": keys}, keys.num_rows)
-        except (duckdb.InvalidInputException, duckdb.ConversionException):
-            # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
+        except Exception as error:
             if finding.exception() is None:
                 self._commits.discard(finding.result()[1])
-            return False
+            # A row that a strict reader does not take: a name that stands twice in it, say. Spark knows what to do.
+            if isinstance(error, duckdb.InvalidInputException | duckdb.ConversionException):
+                return False
+            raise
         finally:
             finding.exception()
         index, deletes = finding.result()

@@ -1,8 +1,8 @@
 """The manifests of snapshots that are made on the driver, by pyiceberg's writers.
 
 Every commit brings a manifest or two with an entry each, and whoever plans a scan opens all of them. So they are
-written together: ten with about as many entries become one, and ten of those become one in turn. An entry is written a
-few times in its life, and no commit pays for a hundred others.
+written together: ten with about as many entries become one, and ten of those become one in turn. An entry is written
+three times, and what one commit pays for others is bounded. Larger ones are for maintenance to put together.
 """
 
 import threading
@@ -28,8 +28,8 @@ from mainstem.pipeline.quickcatalog import QuickTable
 AVRO_COMPRESSION = "gzip"
 # So many of a size are written together.
 MERGED_AT = 10
-# Those that have grown so far, MERGED_AT to this power, are left to maintenance: here they would hold up a commit.
-_GENERATIONS_MAX = 3
+# Those that have grown so far, MERGED_AT to this power, are left alone: in Python a thousand entries take a second.
+_GENERATIONS_MAX = 2
 # Entries of small manifests that are kept in mind, of all tables together: to read a manifest takes milliseconds.
 _KEPT_ENTRIES_MAX = 2_000
 
@@ -102,7 +102,7 @@ class Manifests:
             generations.setdefault(self._generation(manifest), []).append(manifest)
         for generation, alike in sorted(generations.items()):
             if generation < _GENERATIONS_MAX and len(alike) >= self._merged_at:
-                return alike
+                return alike[: self._merged_at]
         return []
 
     def _generation(self, manifest: ManifestFile) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.model import LogPosition, TableName
 from mainstem.pipeline import carrier as carriers
-from mainstem.pipeline.carrier import BACKOFF_S_MIN, GATHER_S_PER_CHANGE, Carrier
+from mainstem.pipeline.carrier import BACKOFF_S_MIN, GATHER_S_MAX, GATHER_S_PER_CHANGE, Carrier
 from mainstem.pipeline.progress import Progress
 from mainstem.pipeline.segments import Segment, SegmentFolder, slice_for
 from mainstem.runtime.clock import ManualClock
@@ -151,6 +151,21 @@ def test_a_segment_that_never_comes_is_not_waited_for_long(rig: Rig) -> None:
     assert rig.table("a").covered == 1
     # It had but one change, so another like it would be there soon.
     rig.clock.advance(2 * GATHER_S_PER_CHANGE)
+    rig.comes_to("a", 2)
+
+
+def test_the_wait_for_a_segment_follows_from_the_last_one_up_to_a_bound(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carriers, "GATHER_S_PER_CHANGE", 1_000.0)
+    rig.seal("a")
+    rig.carrier.carry(POLL_S)
+    rig.seal("a", more=True)
+    rig.carrier.tick()
+    rig.clock.advance(GATHER_S_MAX - 0.1)
+    rig.carrier.tick()
+    assert rig.table("a").covered == 1
+    rig.clock.advance(0.1)
     rig.comes_to("a", 2)
 
 

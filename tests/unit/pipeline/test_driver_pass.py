@@ -176,7 +176,7 @@ def test_many_batches_over_restarts_leave_what_the_last_change_of_each_key_says(
     draw = random.Random(seed)
     expected: dict[str, dict[str, Any]] = {}
     # Manifests are written together several times over.
-    served.driver = served.new_driver(merged_at=5)
+    served.driver = served.new_driver(merged_at=3)
     for batch in range(25):
         changes = []
         for _ in range(draw.randrange(1, 200)):
@@ -188,16 +188,31 @@ def test_many_batches_over_restarts_leave_what_the_last_change_of_each_key_says(
                 expected[key] = stored(number)
                 changes.append(served.log.change(key, row(number)))
         if batch % 7 == 6:
-            served.driver = served.new_driver(merged_at=5)
+            served.driver = served.new_driver(merged_at=3)
         assert served.write(*changes)
     assert served.values() == expected
     snapshot = served.load().current_snapshot()
     assert snapshot is not None
-    # Of each kind: four of five entries, and five of one.
-    assert len(snapshot.manifests(served.load().io)) <= 18
+    assert len(snapshot.manifests(served.load().io)) < 15
     live = int(snapshot.summary["total-records"]) - int(snapshot.summary["total-position-deletes"])
     assert live == len(expected)
     assert len(served.rows(served.name.history)) == served.log.position
+
+
+def test_manifests_are_written_together_step_by_step_and_large_ones_left_alone(served: Served) -> None:
+    served.driver = served.new_driver(merged_at=2)
+    for number in range(20):
+        if number == 9:
+            # From here on some of them have to be read.
+            served.driver = served.new_driver(merged_at=2)
+        assert served.write(served.log.change(str(number), row(number)))
+    for name in (served.name, served.name.history):
+        table = served.load(name)
+        manifests = table.current_snapshot().manifests(table.io)
+        sizes = [manifest.added_files_count + manifest.existing_files_count for manifest in manifests]
+        assert sum(sizes) == 20 and set(sizes) <= {1, 2, 4}, sizes
+        assert sizes.count(1) <= 3 and sizes.count(2) <= 3, sizes
+    assert served.values() == {str(number): stored(number) for number in range(20)}
 
 
 def test_a_replay_commits_nothing(served: Served) -> None:
