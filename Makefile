@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test chromium test-typescript check proto compat compat-trino compat-flink serve bench soak lock clean
+.PHONY: help setup demo todo test test-rest test-all chromium test-typescript check proto compat compat-trino compat-flink serve bench soak lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,15 +45,20 @@ todo: setup $(NODE) ## Start the server and the todo app on it (DATA=data PORT=8
 	@cd $(TS) && npm run --silent build:todo
 	@exec $(PY) -m mainstem.app.todo --page $(TS)/apps/todo/dist --data $(DATA) --port $(PORT) --page-port $(or $(PAGE_PORT),8182)
 
-# The units that need nobody else run beside the rest, which mostly waits for servers; theirs is shown last.
-test: setup chromium ## Run the tests (ARGS=tests/unit/log for some of them)
+# The units that stand alone run beside the others, which mostly wait for servers; what they print is shown last.
+test: setup chromium ## Run the tests that show that everything works, within ten minutes (ARGS=tests/unit/log for some)
 ifdef ARGS
 	@$(PY) -m pytest -m "not soak" $(ARGS)
 else
 	@units=$$(mktemp) && { nice -n 10 $(PY) -m pytest -m "alone and not soak" >$$units 2>&1 & } && beside=$$! && \
-	{ $(PY) -m pytest -m "not alone and not soak"; code=$$?; wait $$beside || code=1; cat $$units; rm $$units; exit $$code; }
-endif
+	{ $(PY) -m pytest -m "core and not soak"; code=$$?; wait $$beside || code=1; cat $$units; rm $$units; exit $$code; }
 	@$(MAKE) --no-print-directory test-typescript
+endif
+
+test-rest: setup chromium ## Run the tests that `make test` leaves out: every fault, engine and client
+	@$(PY) -m pytest -m "not alone and not core and not soak"
+
+test-all: test test-rest ## Run all tests but the soaks
 
 # A browser for the console's tests. CHROMIUM=/path names another.
 chromium:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks import (
     catalog,
+    cluster,
     compaction,
     delta,
     endtoend,
@@ -15,7 +16,9 @@ from benchmarks import (
     freshness,
     idle,
     ingest,
+    kafka,
     queries,
+    s3,
     start,
     sync,
     upserts,
@@ -28,6 +31,8 @@ SECTIONS = {
     "upserts": upserts,
     "endtoend": endtoend,
     "freshness": freshness,
+    "s3": s3,
+    "cluster": cluster,
     "catalog": catalog,
     "delta": delta,
     "queries": queries,
@@ -35,6 +40,7 @@ SECTIONS = {
     "fairness": fairness,
     "idle": idle,
     "sync": sync,
+    "kafka": kafka,
 }
 
 

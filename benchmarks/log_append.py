@@ -17,6 +17,7 @@ from mainstem.log import Log, LogSettings
 from mainstem.model.batch import Admitted, Batch, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.names import TableName
+from mainstem.model.position import LogId
 
 PAYLOAD = os.urandom(110 * 1024)
 CHANGES = 500
@@ -32,7 +33,7 @@ class IdleSealer:
     async def start(self, lock_fd: int) -> None:
         pass
 
-    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool, log: LogId) -> None:
         await asyncio.Event().wait()
 
     async def close(self) -> None:

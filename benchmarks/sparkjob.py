@@ -6,11 +6,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from benchmarks.load import make_events
@@ -39,7 +39,7 @@ async def run_spark_job(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _session(uri: str) -> Any:
-    from mainstem.pipeline.session import SessionSettings, build_session
+    from mainstem.pipeline.session.spark import SessionSettings, build_session
 
     session = build_session(
         SessionSettings(
@@ -48,7 +48,7 @@ def _session(uri: str) -> Any:
             driver_memory="2g",
             jars=tuple(str(jar) for jar in ensure_jars()),
             python=sys.executable,
-            catalogs={"lake": {"type": "rest", "uri": uri, "warehouse": "lake"}},
+            catalogs={"lake": {"type": "rest", "uri": uri, "warehouse": "lake", "cache-enabled": "false"}},
         )
     )
     session.sparkContext.setLogLevel("ERROR")
@@ -83,47 +83,74 @@ def append(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"append_s": statistics.median(taken), "append_cpu_s": statistics.median(cpu)}
 
 
+class _Upto:
+    """Segments up to a position: what is sealed when a batch is to be timed."""
+
+    def __init__(self, segments: Sequence[Any]) -> None:
+        self._segments = tuple(segments)
+        self.last = 0
+
+    def list(self) -> tuple[Any, ...]:
+        return tuple(segment for segment in self._segments if segment.last <= self.last)
+
+
 def upserts(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Our own writer on sealed segments: the first ones fill the table, each of the others is a batch to be timed."""
-    from mainstem.model import TableName
-    from mainstem.pipeline.driver_sql import DriverSql
-    from mainstem.pipeline.driverpass import DriverPass
-    from mainstem.pipeline.lake import Lake
-    from mainstem.pipeline.quickcatalog import QuickCatalog
-    from mainstem.pipeline.quickcommit import QuickCommits
-    from mainstem.pipeline.rowdelta import RowDeltaUpsert
-    from mainstem.pipeline.segments import SegmentFolder
-    from mainstem.pipeline.session import join_session
-    from mainstem.pipeline.tablewriter import ROWS_PER_PASS_MAX, TableWriter
+    """Our own pass on sealed segments: the first ones fill the table, each of the others is a batch to be timed."""
+    from mainstem.model import Lineage, TableName
+    from mainstem.pipeline.carrier import Carrier
+    from mainstem.pipeline.commit.iceberg import IcebergCommits
+    from mainstem.pipeline.commit.lake import Lake
+    from mainstem.pipeline.commit.places import PlaceFinder
+    from mainstem.pipeline.plan.iceberg import IcebergWriter
+    from mainstem.pipeline.progress import Progress
+    from mainstem.pipeline.source.segments import SegmentFolder
     from mainstem.runtime.clock import SystemClock
     from mainstem.tables.settings import TableSettings
 
     spark = _session(arguments["uri"])
-    sql = DriverSql()
-    folder = SegmentFolder(Path(arguments["segments"]))
-    catalog = QuickCatalog(arguments["uri"], "lake", {})
-    with ThreadPoolExecutor(4, "side", join_session, (spark,)) as side_jobs:
-        writer = TableWriter(
-            Lake(spark),
-            TableName("default", arguments["table"]),
-            # The peers write no history.
-            TableSettings(history=False),
-            upsert=RowDeltaUpsert(sql, side_jobs),
-            sql=sql,
-            side_jobs=side_jobs,
-            driver=DriverPass(sql, catalog, QuickCommits(catalog, SystemClock()), side_jobs, ROWS_PER_PASS_MAX),
+    folder = _Upto(SegmentFolder(Path(arguments["segments"])).list())
+    lake, finder, clock = Lake(spark), PlaceFinder(), SystemClock()
+    progress = Progress(clock)
+    name = TableName("default", arguments["table"])
+
+    def writer_for(table: TableName) -> IcebergWriter:
+        # The peers write no history.
+        return IcebergWriter(lake, table, TableSettings(history=False), lineage=Lineage(), finder=finder, store={})
+
+    carrier = Carrier(spark, folder, writer_for, IcebergCommits(lake), progress, clock)  # type: ignore[arg-type]
+    folder.last = arguments["batches"][0][0] - 1
+    carrier.carry(None, (), "fill")
+    taken: dict[str, list[float]] = {}
+    for first, size in arguments["batches"]:
+        folder.last = first + size - 1
+        began_s = time.perf_counter()
+        carrier.carry(None, (), "batch")
+        taken.setdefault(str(size), []).append(time.perf_counter() - began_s)
+        if progress.covered(name) != folder.last:
+            raise RuntimeError(f"the batch was not carried: {progress.report({}).tables}")
+    passes = [msgspec.to_builtins(each) for each in progress.report({}).passes]
+    return {**taken, "passes": passes, "merge_s": _plain_merge(spark, arguments["table"], arguments["rows"])}
+
+
+def _plain_merge(spark: Any, table: str, rows: int) -> float:
+    """What the textbook does: MERGE INTO of 10,000 typed rows, warm, into the same table in the same session."""
+    import pyarrow as pa
+
+    rng, taken = random.Random(9), []
+    for _ in range(4):
+        latest = {event["rowId"]: event["after"] for event in make_events(rng, 10_000, rows, table)}
+        batch = [{**row, "_key": key, "_hlc": 1, "_source": "s", "_position": 1} for key, row in latest.items()]
+        spark.createDataFrame(pa.Table.from_pylist(batch)).createOrReplaceTempView("batch")
+        columns = list(batch[0])
+        changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in columns)
+        names, values = ", ".join(f"`{name}`" for name in columns), ", ".join(f"s.`{name}`" for name in columns)
+        began_s = time.perf_counter()
+        spark.sql(
+            f"MERGE INTO lake.default.`{table}` t USING batch s ON t._key = s._key"
+            f" WHEN MATCHED THEN UPDATE SET {changed} WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
         )
-        segments = folder.list()
-        positions = [position for position, _ in arguments["batches"]]
-        filled = [segment for segment in segments if segment.last < positions[0]]
-        writer.catch_up(filled)
-        taken: dict[str, list[float]] = {}
-        for first, size in arguments["batches"]:
-            upto = [segment for segment in segments if segment.last < first + size]
-            began_s = time.perf_counter()
-            writer.catch_up(upto)
-            taken.setdefault(str(size), []).append(time.perf_counter() - began_s)
-    return taken
+        taken.append(time.perf_counter() - began_s)
+    return statistics.median(taken[1:])
 
 
 JOBS: dict[str, Job] = {"append": append, "upserts": upserts}

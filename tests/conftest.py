@@ -26,6 +26,26 @@ settings.load_profile("mainstem")
 
 UNITS = Path(__file__).parent / "unit"
 _SHARED = {"live_server", "spark", "s3_server"}
+# What `make test` runs besides the units that stand alone: one test or module for each part that only a real server, a
+# real Spark, a real reader, a browser or a kill can show. All others are in `make test-all`.
+CORE = (
+    "browser/test_console.py::test_a_person_sees_the_tables_and_asks_them",
+    "contract/test_auth_gate.py",
+    "contract/test_bad_input.py",
+    "contract/test_catalog_rest.py",
+    "contract/test_cdc_client.py",
+    "contract/test_log_identity.py",
+    "contract/test_sync_door.py",
+    "compat/test_live_readers.py::test_three_readers_see_the_same_rows",
+    "faults/test_log_kill.py",
+    "faults/test_spark_at_work.py",
+    "faults/test_spark_faults.py::test_driver_killed_between_the_tasks_and_the_commit",
+    "unit/pipeline/test_carrier.py",
+    "unit/pipeline/test_merge_vectors.py",
+    "unit/pipeline/test_upserts.py",
+)
+# As the pipeline has it: a table that somebody else has changed must not live on in a cache.
+FRESH = {"cache-enabled": "false"}
 # Tables that tests of both formats fill, each once more under another name.
 IN_DELTA = ("back", "comes", "hard", "keys", "large", "nulls", "shop", "turns")
 
@@ -37,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         wanted = _SHARED & set(getattr(item, "fixturenames", ()))
         if UNITS in item.path.parents and not wanted and item.get_closest_marker("spark") is None:
             item.add_marker("alone")
+        elif item.nodeid.partition("[")[0].removeprefix("tests/").startswith(CORE):
+            item.add_marker("core")
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +71,7 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.only_state": {"history": False},
             "default.vectors": {"format_version": 3, "history": False},
+            "default.own_vectors": {"format_version": 3, "history": False},
             "default.only_state_in_delta": {"history": False, "format": "delta"},
             **{f"default.{name}_in_delta": {"format": "delta"} for name in IN_DELTA},
         },
@@ -62,7 +85,7 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """One Spark session for every test that needs one in its own process: starting one takes ten seconds."""
-    from mainstem.pipeline.session import SessionSettings, build_session
+    from mainstem.pipeline.session.spark import SessionSettings, build_session
 
     session = build_session(
         SessionSettings(
@@ -72,7 +95,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             jars=tuple(str(jar) for jar in (*ensure_jars(), *ensure_jars(S3_COORDINATES))),
             python=sys.executable,
             archive=None if (archive := find_archive(check_java())) is None else str(archive),
-            catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse"))}},
+            catalogs={"lake": {"type": "hadoop", "warehouse": str(tmp_path_factory.mktemp("warehouse")), **FRESH}},
         )
     )
     session.sparkContext.setLogLevel("ERROR")

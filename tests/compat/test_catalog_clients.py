@@ -17,7 +17,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.types import LongType
 
-from mainstem.model import TableName
+from mainstem.model import UNNAMED, TableName
 from tests.compat.catalog_server import Server
 
 ROWS = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -46,7 +46,7 @@ def test_pyiceberg_writes_and_duckdb_reads(server: Server) -> None:
     found = server.duckdb().execute("SELECT id, note, amount FROM lake.shop.orders ORDER BY id").fetchall()
     assert found == [(1, "n1", None), (3, "n3", None), (4, "n4", 40)]
     assert server.heard[-1].table == TableName("shop", "orders")
-    assert server.catalog.covered(TableName("shop", "orders")) == 3
+    assert server.catalog.marks(TableName("shop", "orders")) == {UNNAMED: 3}
 
 
 def test_duckdb_writes_and_pyiceberg_reads(server: Server) -> None:

@@ -56,6 +56,16 @@ def test_every_commit_is_seen_by_iceberg_engines(tmp_path: Path, catalog_url: st
     assert located <= files_in(tmp_path / "delta")
 
 
+def test_a_change_of_type_that_iceberg_does_not_know_is_refused_by_name(tmp_path: Path, catalog_url: str) -> None:
+    table = DeltaTable(create_storage(str(tmp_path / "delta")), "shop/wide")
+    table.write([{"_id": "1", "n": 1}], evolution="widen")
+    mirror = IcebergMirror(table, catalog_url, "shop.wide")
+    mirror.refresh()
+    table.write([{"_id": "2", "n": "x"}])
+    with pytest.raises(Invalid, match="make the mirror anew"):
+        mirror.refresh()
+
+
 def test_partitions_are_iceberg_s_too(tmp_path: Path, catalog_url: str) -> None:
     from pyiceberg.catalog import load_catalog
 

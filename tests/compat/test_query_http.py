@@ -106,6 +106,20 @@ def test_json(server: Server) -> None:
     assert answer.headers["x-mainstem-truncated"] == "false"
 
 
+def test_a_table_with_a_condition_is_a_query_too(server: Server) -> None:
+    table = {"namespace": ["default"], "name": "orders"}
+    form = {"table": table, "columns": ["id", "note"], "where": "id = 4 OR id = 6"}
+    body = post(server, "/v1/query", form).json()
+    assert [column["name"] for column in body["columns"]] == ["id", "note"]
+    assert sorted(row[0] for row in body["rows"]) == [4, 6]
+    assert len(post(server, "/v1/query", {**form, "limit": 1}).json()["rows"]) == 1
+    # The same form is planned and routed.
+    assert post(server, "/v1/query/plan", form).json()["scans"][0]["table"] == "default.orders"
+    assert post(server, "/v1/query/route", form).json()["tables"][0]["table"] == "default.orders"
+    for wrong in ({}, {**form, "sql": "SELECT 1"}, {**form, "where": "1=1) UNION SELECT 1, getenv('HOME') --"}):
+        assert post(server, "/v1/query", wrong).status_code in (400, 403), wrong
+
+
 def test_the_row_limit_is_told(server: Server) -> None:
     body = post(server, "/v1/query", {"sql": "FROM orders", "limit": 3}).json()
     assert (len(body["rows"]), body["truncated"]) == (3, True)

@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, insert
@@ -95,18 +96,36 @@ def test_the_latest_stays_in_the_gateway(server: ServerProcess) -> None:
     assert answer.status_code == 400 and answer.json()["error"]["reason"] == "unsupported"
 
 
-async def test_a_table_that_duckdb_misreads_is_sent_to_spark(live_server: ServerProcess) -> None:
+async def test_a_table_that_duckdb_misreads_is_sent_to_spark(live_server: ServerProcess, spark: SparkSession) -> None:
     async with CdcClient(live_server.ws_url, source="vectors") as client:
         for start in (0, 100, 200):
             await client.send([insert("vectors", str(key), {"n": key}) for key in range(start, start + 100)])
             await client.flush()
-        # One batch that deletes from every file: Spark puts all their vectors into one.
-        await client.send([insert("vectors", str(key), {"n": -1}) for key in range(50, 250)])
-        await client.flush()
+    # Another engine deletes from every file: Spark's own DELETE puts all their vectors into one.
+    name = "spark.sql.catalog.of_vectors"
+    spark.conf.set(name, "org.apache.iceberg.spark.SparkCatalog")
+    for key, value in {"type": "rest", "uri": live_server.url, "warehouse": "lake", "cache-enabled": "false"}.items():
+        spark.conf.set(f"{name}.{key}", value)
+    await asyncio.to_thread(spark.sql, "DELETE FROM of_vectors.default.vectors WHERE n >= 50 AND n < 250")
     sql = "SELECT count(*) AS rows, sum(n) AS total FROM vectors"
     async with httpx.AsyncClient(base_url=live_server.url, timeout=150) as http:
         route = (await http.post("/v1/query/route", json={"sql": sql})).json()
         assert (route["engine"], route["reason"]) == ("spark", "shared_deletion_vectors"), route
         answer = (await http.post("/v1/query", json={"sql": sql, "timeoutMs": 120_000})).json()
     assert answer["stats"]["engine"] == "spark", answer
+    assert answer["rows"] == [[100, sum(range(50)) + sum(range(250, 300))]]
+
+
+async def test_vectors_of_the_pipelines_own_are_read_by_duckdb(live_server: ServerProcess) -> None:
+    """A vector per file: DuckDB reads those right, so the query need not leave the gateway."""
+    async with CdcClient(live_server.ws_url, source="own_vectors") as client:
+        for start in (0, 100, 200):
+            await client.send([insert("own_vectors", str(key), {"n": key}) for key in range(start, start + 100)])
+            await client.flush()
+        await client.send([insert("own_vectors", str(key), {"n": -1}) for key in range(50, 250)])
+        await client.flush()
+    sql = "SELECT count(*) AS rows, sum(n) AS total FROM own_vectors"
+    async with httpx.AsyncClient(base_url=live_server.url, timeout=150) as http:
+        answer = (await http.post("/v1/query", json={"sql": sql})).json()
+    assert answer["stats"]["engine"] == "duckdb", answer
     assert answer["rows"] == [[300, sum(range(50)) + sum(range(250, 300)) - 200]]

@@ -128,7 +128,8 @@ def test_checkpoints_are_the_merged_rows_with_their_stamps(live_server: ServerPr
             assert made.status_code == 200, made.text
             cursor, rows = checkpoint(client)
             assert rows == whole(known)
-            assert made.json() == {"position": str(cursor), "rows": len(rows)}
+            # A cursor is the position, and above it which log's.
+            assert made.json() == {"position": str(cursor & ((1 << 46) - 1)), "rows": len(rows)}
             answer = client.get(f"/sync/{GATEWAY}/pull", params={"since": cursor})
             assert list(sync.decode_response(answer.content).deltas) == []
         assert checkpoint(client, **{"accept-encoding": "gzip"}) == checkpoint(client, **{"accept-encoding": "zstd"})

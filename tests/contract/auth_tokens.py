@@ -12,7 +12,11 @@ AUTH = AuthSettings(keys={"test": KEY})
 SECURED = Config(server=ServerConfig(port=0), pipeline=PipelineConfig(enabled=False), auth=AUTH)
 
 
-def token(role: str = "admin", namespace: Any = "*", lifetime_s: int = 600, **more: Any) -> str:
+# Longer than the whole suite takes: some are made when a module is loaded, long before its tests run.
+LIFETIME_S = 4 * 3600
+
+
+def token(role: str = "admin", namespace: Any = "*", lifetime_s: int = LIFETIME_S, **more: Any) -> str:
     """A token that a server with `AUTH` takes."""
     claims = {
         "sub": f"{role}-of-{namespace}",

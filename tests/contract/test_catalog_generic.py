@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 
-from mainstem.model import LogPosition, TableName
+from mainstem.model import UNNAMED, TableName
 from tests.compat.catalog_server import Server
 from tests.contract.catalog_client import SCHEMA, Client, catalog_client, make_table
 
@@ -78,14 +78,14 @@ def test_positions_are_heard_and_never_go_backwards(client: Client) -> None:
     for position, version in (("7", "1"), ("9", "2")):
         properties = {"mainstem.position": position, "mainstem.version": version}
         client.ok("POST", f"{PATH}/d", {"properties": properties})
-    assert [(c.table, c.covered, c.snapshot_id) for c in client.heard[-2:]] == [
-        (TableName("db", "d"), LogPosition(7), 1),
-        (TableName("db", "d"), LogPosition(9), 2),
+    assert [(c.table, c.marks, c.snapshot_id) for c in client.heard[-2:]] == [
+        (TableName("db", "d"), {UNNAMED: 7}, 1),
+        (TableName("db", "d"), {UNNAMED: 9}, 2),
     ]
     refused = client.error("POST", f"{PATH}/d", {"properties": {"mainstem.position": "8"}})
     assert refused[:2] == (409, "CommitFailedException")
     assert client.ok("GET", f"{PATH}/d")["table"]["properties"] == {"mainstem.position": "9", "mainstem.version": "2"}
-    assert [(t.table, t.covered) for t in client.catalog.tables()] == [(TableName("db", "d"), LogPosition(9))]
+    assert [(t.table, t.marks) for t in client.catalog.tables()] == [(TableName("db", "d"), {UNNAMED: 9})]
 
 
 def test_engines_find_the_delta_table_or_say_why_not(tmp_path: Path) -> None:

@@ -252,7 +252,8 @@ async def test_a_refusal_for_now_is_obeyed_and_the_order_is_kept() -> None:
         for receipt in receipts:
             await receipt.durable()
         assert waits
-        assert max(waits) <= 0.02
+        # Batches behind the refused one are held until it has come back: the door asks for 0.05 s at least then.
+        assert max(waits) <= 0.05
     assert site.rows() == list(range(20))
 
 

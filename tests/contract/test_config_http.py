@@ -1,11 +1,13 @@
 """The configuration over HTTP: checked, kept, audited, in effect at once; and what an operator looks at besides."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import websockets
 
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
@@ -63,7 +65,14 @@ WRONG: list[tuple[Any, str]] = [
     ({"flushThresholdBytes": 1.5}, "flushThresholdBytes"),
     ({"nonsense": 1}, "nonsense"),
     ({"enableDeduplication": False}, "count twice"),
-    ({"parquetCompression": "zstd"}, "restart"),
+    ({"enableFallback": False}, "the log is always there"),
+    ({"maxFallbackSize": 1}, "maxBufferSize"),
+    ({"deduplicationWindowMs": 1}, "however old"),
+    ({"r2BucketName": "b"}, "warehouse"),
+    ({"r2BasePath": "p"}, "warehouse"),
+    ({"parquetCompression": "lzo"}, "parquetCompression"),
+    ({"parquetRowGroupSize": 0}, "parquetRowGroupSize"),
+    ({"maxPayloadSize": 1 << 30}, "maxPayloadSize"),
     ({"maxBufferSize": 1}, "maxBufferSize"),
     ({}, "nothing to change"),
     ([], "array"),
@@ -165,3 +174,91 @@ async def test_what_an_operator_looks_at(tmp_path: Path) -> None:
         assert table["columns"] == [{"name": "a", "type": "long", "required": False}]
         assert (await http.get("/v1/errors", headers=sales)).status_code == 403
         assert (await ask("/v1/errors", everything))["errors"] == []
+
+
+# Every setting that the seed's documentation names, and a value for it. The rest of them are in WRONG, each with what
+# took its place.
+DOCUMENTED: dict[str, Any] = {
+    "flushThresholdEvents": 7,
+    "flushThresholdBytes": 1 << 20,
+    "flushThresholdMs": 1000,
+    "flushIntervalMs": 2000,
+    "maxBufferSize": 1 << 27,
+    "parquetRowGroupSize": 5000,
+    "parquetCompression": "snappy",
+    "connectionsPerSecond": 3,
+    "messagesPerSecond": 4,
+    "burstCapacity": 5,
+    "refillRate": 6.5,
+    "maxPayloadSize": 2000,
+    "maxEventSize": 1000,
+    "maxConnectionsPerSource": 2,
+    "maxConnectionsPerIp": 3,
+    "subnetRateLimitThreshold": 4,
+    "whitelistedIps": ["10.0.0.0/8"],
+    "backpressureThreshold": 0.5,
+    "baseRetryDelayMs": 10,
+    "maxRetryDelayMs": 20,
+    "minFilesToCompact": 3,
+    "maxFilesToCompact": 9,
+    "targetFileSizeBytes": 1 << 20,
+}
+ELSEWHERE = {
+    "r2BucketName", "r2BasePath", "enableFallback", "maxFallbackSize", "enableDeduplication", "deduplicationWindowMs",
+}  # fmt: skip
+
+
+async def test_every_documented_setting_can_be_changed_or_says_what_took_its_place(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "operations.md").read_text()
+    async with (
+        gateway_on_socket(tmp_path, gateway_config=ALONE) as (gateway, ws_url),
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
+    ):
+        for name, value in DOCUMENTED.items():
+            answer = await http.patch("/v1/config", json={name: value})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["settings"][name] == value
+            assert f"`{name}`" in guide, name
+        for name in ELSEWHERE:
+            answer = await http.patch("/v1/config", json={name: 1})
+            assert answer.json()["error"]["reason"] == "not_changeable"
+            assert f"`{name}`" in guide, name
+        assert gateway.config.parquet.row_group_rows == 5000
+
+
+async def test_the_same_settings_stand_in_the_file(tmp_path: Path) -> None:
+    from mainstem.app.config import load_config
+
+    file = tmp_path / "mainstem.toml"
+    file.write_text(
+        "[limits]\npayload_bytes_max = 2000\nevent_bytes_max = 1000\n"
+        '[parquet]\ncompression = "snappy"\nrow_group_rows = 5000\n'
+    )
+    tuner = Tuner(load_config(file), tmp_path, ManualClock())
+    settings = tuner.view().settings
+    assert (settings.max_payload_size, settings.max_event_size) == (2000, 1000)
+    assert (settings.parquet_compression, settings.parquet_row_group_size) == ("snappy", 5000)
+
+
+async def test_sizes_that_are_lowered_hold_for_connections_that_are_open(tmp_path: Path) -> None:
+    async with (
+        gateway_on_socket(tmp_path, gateway_config=ALONE) as (_, ws_url),
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
+        websockets.connect(ws_url) as socket,
+    ):
+
+        async def send(sequence: int, size: int) -> Any:
+            event = {"sequence": 1, "timestamp": 1, "operation": "INSERT", "table": "t", "rowId": "1"}
+            event["after"] = {"a": "x" * size}
+            batch = {"type": "cdc_batch", "sourceDoId": "db", "events": [event], "sequenceNumber": sequence}
+            await socket.send(json.dumps({**batch, "timestamp": 1}))
+            return json.loads(await socket.recv())
+
+        assert (await send(1, 5000))["type"] == "ack"
+        assert (await http.patch("/v1/config", json={"maxEventSize": 1000})).status_code == 200
+        assert (await send(2, 5000))["reason"] == "event_too_large"
+        assert (await send(2, 500))["type"] == "ack"
+        assert (await http.patch("/v1/config", json={"maxPayloadSize": 300})).status_code == 200
+        assert (await send(3, 500))["reason"] == "payload_too_large"
+        assert (await http.patch("/v1/config", json={"maxEventSize": None, "maxPayloadSize": None})).status_code == 200
+        assert (await send(3, 5000))["type"] == "ack"

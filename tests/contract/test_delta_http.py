@@ -53,3 +53,31 @@ async def test_versions_and_variants(tmp_path: Path) -> None:
         found = await ask("POST", "/v1/query", {"sql": sql})
         assert found["columns"] == [{"name": "doc", "type": "VARIANT"}]
         assert found["rows"] == [[{"a": {"b": n}, "tags": [n, "x"]}] for n in (38, 39)]
+
+
+async def test_partitions_of_a_delta_table_are_told_as_icebergs_are(tmp_path: Path) -> None:
+    table = _fill(tmp_path / "delta")
+    async with (
+        gateway_on_socket(tmp_path) as (_, ws_url),
+        httpx.AsyncClient(timeout=60, base_url=ws_url.replace("ws://", "http://").removesuffix("/ws")) as http,
+    ):
+        await http.post("/v1/namespaces", json={"namespace": ["shop"]})
+        listed = {"name": "orders", "format": "delta", "base-location": table.uri}
+        assert (await http.post("/v1/namespaces/shop/generic-tables", json=listed)).status_code == 200
+        path = "/v1/namespaces/shop/tables/orders"
+        found = (await http.get(f"{path}/partitions")).json()
+        assert (found["snapshot-id"], found["total"], found["waiting"]) == (2, 2, [])
+        assert found["spec"]["fields"] == [{"name": "p", "transform": "identity", "source": "p"}]
+        assert [(each["partition"], each["data-files"], each["records"]) for each in found["partitions"]] == [
+            ("p=a", 1, 50),
+            ("p=b", 1, 50),
+        ]
+        stats = (await http.get(f"{path}/partition-stats?partition=p%3Da")).json()
+        (one,) = stats["partitions"]
+        assert (one["delete-files"], one["deleted-records"], stats["totals"]["records"]) == (1, 30, 50)
+        assert one["file-bytes-min"] == one["file-bytes-max"] == one["bytes"] and one["last-updated-ms"] > 0
+        # A table of a format that nobody here can read has none to tell.
+        foreign = {"name": "pics", "format": "lance", "base-location": str(tmp_path / "pics")}
+        await http.post("/v1/namespaces/shop/generic-tables", json=foreign)
+        answer = await http.get("/v1/namespaces/shop/tables/pics/partitions")
+        assert answer.status_code == 404 and "lance table" in answer.text

@@ -20,7 +20,7 @@ from tests.contract.catalog_client import SCHEMA
 from tests.harness.inprocess import CONFIG, gateway_on_socket
 
 TABLE = "/v1/namespaces/db/tables/t"
-LOAD = f"GET {TABLE} HTTP/1.1\r\nHost: here\r\n"
+LOAD = f"GET {TABLE} HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class Counting:
@@ -120,7 +120,7 @@ async def test_what_was_committed_is_what_the_socket_answers(room: Room) -> None
 
 
 async def test_requests_in_one_packet_are_answered_in_their_order(room: Room) -> None:
-    slow = "GET /v1/namespaces HTTP/1.1\r\nHost: here\r\n\r\n"
+    slow = "GET /v1/namespaces HTTP/1.1\r\nHost: localhost\r\n\r\n"
     sent = (f"{LOAD}\r\n" + slow + f"{LOAD}\r\n" + slow + f"{LOAD}\r\n").encode()
     found = await room.raw(sent, answers=5)
     assert [b"metadata-location" in body for _, body in found] == [True, False, True, False, True]
@@ -151,7 +151,7 @@ async def test_the_same_bytes_are_asked_for_anew_each_time(room: Room) -> None:
     assert await ask(load) == done.content
     assert room.counting.quick == 4
     # As the body of another request the same bytes are no request.
-    post = f"POST /v1/namespaces HTTP/1.1\r\nHost: here\r\nContent-Length: {len(load)}\r\n\r\n"
+    post = f"POST /v1/namespaces HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(load)}\r\n\r\n"
     writer.write(post.encode())
     await writer.drain()
     assert b"BadRequestException" in await ask(load)
@@ -174,7 +174,7 @@ async def test_the_same_bytes_are_asked_for_anew_each_time(room: Room) -> None:
 )
 async def test_what_is_unusual_goes_the_ordinary_way(room: Room, request_line: str, headers: str) -> None:
     end = "" if "\r\n\r\n" in headers else "\r\n"
-    found = await room.raw(f"{request_line}\r\nHost: here\r\n{headers}{end}".encode())
+    found = await room.raw(f"{request_line}\r\nHost: localhost\r\n{headers}{end}".encode())
     assert found[0][0].startswith(b"HTTP/1.1 200")
     assert room.counting.quick == 0
 

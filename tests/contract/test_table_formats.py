@@ -1,7 +1,6 @@
 """One contract for every format that the pipeline writes, wherever it is: the same changes make the same tables."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +14,9 @@ from pyspark.sql import SparkSession
 from mainstem.app.objectstore import spark_properties
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client.delta import Storage, create_storage
-from mainstem.pipeline.deltatable import DeltaLake
-from mainstem.pipeline.deltawriter import DeltaTableWriter
-from mainstem.pipeline.driver_sql import DriverSql
-from mainstem.pipeline.lake import Lake
-from mainstem.pipeline.segments import SegmentFolder
+from mainstem.pipeline.commit.iceberg import IcebergCommits
+from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.delta.table import DeltaLake
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import TableSettings
 from tests.compat.catalog_server import Server
@@ -61,20 +58,17 @@ class IcebergWorld:
 
 
 class DeltaWorld:
-    def __init__(self, spark: SparkSession, log: Log, storage: Storage) -> None:
-        self.log = log
-        self._spark = spark
-        self._lake = DeltaLake(storage, SystemClock())
-        self._sql = DriverSql()
+    def __init__(self, bench: Bench, storage: Storage) -> None:
+        self.log: Log = bench
+        self._bench = bench
+        self._lake = bench.delta = DeltaLake(storage, SystemClock(), store=bench.store)
         self._reader = duckdb.connect()
         import_extension("delta", con=self._reader)
         self._reader.load_extension("delta")
         storage.prepare(self._reader)
 
     def carry(self, **settings: Any) -> int:
-        document = TableSettings.from_document({**settings, "format": "delta"})
-        writer = DeltaTableWriter(self._lake, self._spark, self.log.name("orders"), document, sql=self._sql)
-        return writer.catch_up(SegmentFolder(self.log.folder).list())
+        return self._bench.catch_up(settings=TableSettings.from_document({**settings, "format": "delta"}))
 
     def rows(self, table: str) -> Rows:
         uri = self._lake.storage.uri(self._lake.path(self.log.name(table)))
@@ -94,20 +88,21 @@ def world(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
 ) -> World:
     namespace = f"f_{tmp_path.name}".lower()[:60]
+    bench = Bench(spark, tmp_path / "segments", namespace)
     if request.param.startswith("iceberg"):
-        with_side_jobs: ThreadPoolExecutor = request.getfixturevalue("format_side_jobs")
-        bench = Bench(spark, tmp_path / "segments", namespace, with_side_jobs)
         if request.param.endswith("s3"):
             bench.lake = Lake(spark, request.getfixturevalue("iceberg_on_s3"))
+            bench.commits = IcebergCommits(bench.lake)
+            bench.store = request.getfixturevalue("s3_server").io()
         return IcebergWorld(bench)
-    log = Log(tmp_path / "segments", namespace)
     if request.param.endswith("disk"):
-        return DeltaWorld(spark, log, create_storage(str(tmp_path / "lake")))
+        return DeltaWorld(bench, create_storage(str(tmp_path / "lake")))
     server = request.getfixturevalue("s3_server")
     server.make_bucket("formats")
+    bench.store = server.io()
     keys = {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY}
     storage = create_storage("s3://formats/lake", endpoint=server.url, region=REGION, **keys)
-    return DeltaWorld(spark, log, storage)
+    return DeltaWorld(bench, storage)
 
 
 @pytest.fixture(scope="session")
@@ -129,14 +124,6 @@ def iceberg_on_s3(spark: SparkSession, s3_server: S3Server, tmp_path_factory: py
 
 def _on_s3(warehouse: str, server: S3Server) -> CatalogSettings:
     return CatalogSettings(warehouse=warehouse, io=server.io())
-
-
-@pytest.fixture(scope="session")
-def format_side_jobs(spark: SparkSession) -> Any:
-    from mainstem.pipeline.session import join_session
-
-    with ThreadPoolExecutor(2, "side", join_session, (spark,)) as executor:
-        yield executor
 
 
 def values(world: World) -> dict[str, dict[str, Any]]:

@@ -89,7 +89,7 @@ def test_partitions_are_set_and_what_cannot_be_waits(http: httpx.Client) -> None
         ("PUT", "/none/partitions", {"fields": ["a"]}, 404),
         ("PUT", "/wrong/partitions", {"fields": ["decade(a)"]}, 400),
         ("PUT", "/wrong/partitions", {"fields": ["bucket(0, a)"]}, 400),
-        ("PUT", "/wrong/partitions", {"fields": ["day(a)", "hour(a)"]}, 400),
+        ("PUT", "/wrong/partitions", {"fields": ["hour(a)", "day(a)"]}, 400),
         ("PUT", "/wrong/partitions", {"fields": [7]}, 400),
         ("PUT", "/wrong/partitions", {"filds": []}, 400),
         ("PUT", "/wrong/schemas", {"columns": {}}, 400),

@@ -18,7 +18,8 @@ from mainstem.admission import RateSettings
 from mainstem.app.config import LogConfig
 from mainstem.app.gateway import Gateway
 from mainstem.client import Backoff, CdcClient, insert
-from mainstem.tables.layout import POSITION_MARK
+from mainstem.model import LogId
+from mainstem.tables.marks import position_mark
 from tests.harness.cdcwire import Wire
 from tests.harness.inprocess import CONFIG, gateway_on_socket
 
@@ -34,7 +35,8 @@ ROW_BYTES = 1_500
 class Engine:
     """Commits what the log holds, both the state and the history, as one that is slow and sometimes away."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, log: LogId) -> None:
+        self._mark = position_mark(log)
         catalog = RestCatalog("lake", uri=url)
         catalog.create_namespace_if_not_exists("default")
         self._rows = pa.table({"a": [1]})
@@ -45,7 +47,7 @@ class Engine:
     def commit(self, position: int) -> None:
         for table in self._tables:
             table.refresh()
-            table.append(self._rows, snapshot_properties={POSITION_MARK: str(position)})
+            table.append(self._rows, snapshot_properties={self._mark: str(position)})
 
 
 async def until(gateway: Gateway, low: float, high: float) -> None:
@@ -69,7 +71,8 @@ async def produce(url: str, number: int) -> None:
 
 async def test_a_producer_that_obeys_loses_nothing_and_it_ends_by_itself(tmp_path: Path) -> None:
     async with gateway_on_socket(tmp_path, gateway_config=SMALL) as (gateway, url):
-        engine = await asyncio.to_thread(Engine, url.replace("ws", "http", 1).removesuffix("/ws"))
+        http = url.replace("ws", "http", 1).removesuffix("/ws")
+        engine = await asyncio.to_thread(Engine, http, gateway.lineage.log)
         async with asyncio.TaskGroup() as tasks:
             producers = [tasks.create_task(produce(url, number)) for number in range(PRODUCERS)]
             # Nobody commits: the producers are slowed down, and stopped before the room is full.

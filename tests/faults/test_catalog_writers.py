@@ -86,7 +86,7 @@ def next_commit(metadata: dict[str, Any], name: str) -> dict[str, Any]:
         "snapshot-id": snapshot_id,
         "sequence-number": metadata["last-sequence-number"] + 1,
         "timestamp-ms": metadata["last-updated-ms"] + 1,
-        "manifest-list": f"/nowhere/{snapshot_id}.avro",
+        "manifest-list": f"{metadata['location']}/metadata/{snapshot_id}.avro",
         "summary": {"operation": "append", "name": name},
         "schema-id": 0,
     }

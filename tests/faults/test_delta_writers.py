@@ -104,6 +104,51 @@ def s3_place(server: Any, bucket: str) -> Place:
     return {"url": f"s3://{bucket}/lake", "endpoint": server.url, "region": REGION, **keys}
 
 
+def in_step(place: Place, barrier: Any, numbers: int, told: str) -> None:
+    """One of several processes that all write the same numbered batches, each at the same moment as the others."""
+    table = DeltaTable(create_storage(**place), "once")
+    with Path(told).open("a") as out:
+        for number in range(numbers):
+            barrier.wait(600)
+            # The first write makes the table, the others bring a column now and then.
+            row = {"_id": number, "process": told, **({f"c{number // 10}": 1} if number % 10 == 5 else {})}
+            version = table.write([row], transaction=("app", number))
+            out.write(f"{number} {version}\n")
+
+
+def run_in_step(place: Place, folder: Path, *, processes: int, numbers: int) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.faults.test_delta_writers"])
+    barrier = context.Barrier(processes)
+    told = [str(folder / f"step-{process}") for process in range(processes)]
+    running = [context.Process(target=in_step, args=(place, barrier, numbers, path)) for path in told]
+    for process in running:
+        process.start()
+    for process in running:
+        process.join(600)
+        assert process.exitcode == 0
+    table = DeltaTable(create_storage(**place), "once")
+    assert Counter(row["_id"] for row in table.query()) == Counter(range(numbers)), "each number once"
+    # Whoever was told of a version finds the batch in it, written by itself or by another.
+    for path in told:
+        for line in Path(path).read_text().splitlines():
+            number, version = map(int, line.split())
+            assert table.snapshot(version).transactions["app"] >= number
+    assert table.version == numbers - 1, "a batch that is there already is no commit"
+    assert len(list(Path(table.uri).glob("*.parquet"))) == numbers, "and leaves no file"
+
+
+@pytest.mark.timeout(900)
+def test_four_processes_in_step_write_each_number_once(tmp_path: Path) -> None:
+    run_in_step({"url": str(tmp_path / "lake")}, tmp_path, processes=4, numbers=40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_for_long_in_step(tmp_path: Path) -> None:
+    run_in_step({"url": str(tmp_path / "lake")}, tmp_path, processes=8, numbers=1_000)
+
+
 @pytest.mark.timeout(900)
 def test_on_disk(tmp_path: Path) -> None:
     run({"url": str(tmp_path / "lake")}, tmp_path, rounds=3, kills=4, vectors=True)

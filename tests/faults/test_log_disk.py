@@ -18,6 +18,8 @@ from tests.unit.log.log_fixtures import BrokenDisk, Diary, InlineSealer, batch, 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 FAILING = OSError(errno.EIO, os.strerror(errno.EIO))
 READ_ONLY = OSError(errno.EROFS, os.strerror(errno.EROFS))
+# A retry may come at once: these tests send others in the place of what was refused.
+SOON = 1e-6
 
 
 async def refused(log: Log, sequence: int) -> Overloaded:
@@ -54,7 +56,7 @@ async def test_refused_while_it_is_broken_and_whole_afterwards(
 ) -> None:
     disk = BrokenDisk()
     diary = Diary()
-    log = await Log.open(quiet(tmp_path), companion=diary, disk=disk, sealer=InlineSealer())
+    log = await Log.open(quiet(tmp_path, retry_after_s=SOON), companion=diary, disk=disk, sealer=InlineSealer())
     for n in range(before):
         await log.append(batch(n))
     disk.broken, disk.torn_bytes = broken, torn_bytes
@@ -75,7 +77,7 @@ async def test_refused_while_it_is_broken_and_whole_afterwards(
 
 async def test_the_whole_group_is_refused(tmp_path: Path) -> None:
     disk = BrokenDisk()
-    log = await Log.open(quiet(tmp_path), disk=disk, sealer=InlineSealer())
+    log = await Log.open(quiet(tmp_path, retry_after_s=SOON), disk=disk, sealer=InlineSealer())
     disk.broken = {"sync": FAILING}
     outcomes = await asyncio.gather(*[log.append(batch(n)) for n in range(8)], return_exceptions=True)
     assert all(isinstance(outcome, Overloaded) for outcome in outcomes)
@@ -90,7 +92,7 @@ async def test_the_whole_group_is_refused(tmp_path: Path) -> None:
 async def test_bytes_of_a_failed_sync_are_cut_from_the_disk(tmp_path: Path) -> None:
     """The kernel may have dropped them from its cache, or not: they must not come back as a batch."""
     disk = BrokenDisk()
-    log = await Log.open(quiet(tmp_path), companion=Diary(), disk=disk, sealer=InlineSealer())
+    log = await Log.open(quiet(tmp_path, retry_after_s=SOON), companion=Diary(), disk=disk, sealer=InlineSealer())
     await log.append(batch(1))
     (file,) = (tmp_path / "wal").iterdir()
     durable_bytes = file.stat().st_size
@@ -106,7 +108,7 @@ async def test_bytes_of_a_failed_sync_are_cut_from_the_disk(tmp_path: Path) -> N
 async def test_killed_while_it_could_not_be_cut(tmp_path: Path) -> None:
     """The refused batch is still whole in the file: it is kept, the companion knows it, and a retry is a duplicate."""
     disk = BrokenDisk()
-    log = await Log.open(quiet(tmp_path), disk=disk, sealer=InlineSealer())
+    log = await Log.open(quiet(tmp_path, retry_after_s=SOON), disk=disk, sealer=InlineSealer())
     await log.append(batch(1))
     disk.broken = {"sync": FAILING, "truncate": FAILING}
     await refused(log, 2)
@@ -123,7 +125,7 @@ async def test_killed_while_it_could_not_be_cut(tmp_path: Path) -> None:
 async def test_a_roll_that_fails_does_not_leave_a_file_behind_the_log(tmp_path: Path) -> None:
     """The next file's name was taken, but the folder could not be synced: appends must not go on in the old one."""
     disk = BrokenDisk()
-    log = await Log.open(quiet(tmp_path), companion=Diary(), disk=disk, sealer=InlineSealer())
+    log = await Log.open(quiet(tmp_path, retry_after_s=SOON), companion=Diary(), disk=disk, sealer=InlineSealer())
     await log.append(batch(1))
     disk.broken = {"sync_dir": FAILING}
     with pytest.raises(Overloaded, match="Input/output error"):
@@ -139,7 +141,7 @@ async def test_a_roll_that_fails_does_not_leave_a_file_behind_the_log(tmp_path: 
 async def test_a_companion_that_cannot_be_stored_keeps_the_files(tmp_path: Path, operation: str) -> None:
     disk = BrokenDisk()
     diary = Diary()
-    log = await Log.open(quiet(tmp_path), companion=diary, disk=disk, sealer=InlineSealer())
+    log = await Log.open(quiet(tmp_path, retry_after_s=SOON), companion=diary, disk=disk, sealer=InlineSealer())
     await log.append(batch(1))
     await log.flush()
     disk.broken = {operation: FULL}
@@ -158,7 +160,7 @@ from mainstem.model.errors import Overloaded
 from tests.unit.log.log_fixtures import Diary, InlineSealer, quiet, raw_batch
 
 async def main() -> None:
-    log = await Log.open(quiet(Path(sys.argv[1])), companion=Diary(), sealer=InlineSealer())
+    log = await Log.open(quiet(Path(sys.argv[1]), retry_after_s=1e-6), companion=Diary(), sealer=InlineSealer())
     payload = b"[" + b" " * 20_000 + b"1]"
     for n in range(8):
         try:

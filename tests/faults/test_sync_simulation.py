@@ -1,6 +1,7 @@
 """Convergence by simulation: seeded worlds of 3 to 10 clients over a bad network, with drifting clocks and crashes.
 
-SIM_RUNS, SIM_RUNS_RULED (worlds with rules) and SIM_SEED choose how many worlds, and which. A failure names its seed.
+SIM_RUNS, SIM_RUNS_RULED (worlds with rules), SIM_RUNS_DIRTY (worlds with dirty rows) and SIM_SEED choose how many
+worlds, and which. A failure names its seed.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from mainstem.wire.sync import RowDelta
+from tests.harness.sync_dirty import DirtyServer, judge_tables
 from tests.harness.sync_judge import judge
 from tests.harness.sync_ruled import RuledServer, judge_views
 from tests.harness.sync_server import RealServer
@@ -23,6 +25,7 @@ STEPS = 250
 SEED = int(os.environ.get("SIM_SEED", "1"))
 RUNS = int(os.environ.get("SIM_RUNS", "45"))
 RUNS_RULED = int(os.environ.get("SIM_RUNS_RULED", "10"))
+RUNS_DIRTY = int(os.environ.get("SIM_RUNS_DIRTY", "12"))
 RUNS_SOAK = int(os.environ.get("SIM_RUNS", "2000"))
 
 S = TypeVar("S", bound=RealServer)
@@ -68,6 +71,12 @@ async def run_ruled(seed: int, folder: Path) -> tuple[int, int]:
         return server.changes, server.shown
 
 
+async def run_dirty(seed: int, folder: Path) -> int:
+    async with lived(seed, folder, DirtyServer, "SIM_RUNS_DIRTY") as (world, server):
+        await judge_tables(world, server)
+        return server.dead_count
+
+
 @pytest.mark.timeout(900)
 async def test_replicas_converge(folder: Path) -> None:
     for seed in range(SEED, SEED + RUNS):
@@ -86,6 +95,15 @@ async def test_replicas_are_their_views(folder: Path) -> None:
 
 
 @pytest.mark.timeout(900)
+async def test_replicas_end_as_the_table(folder: Path) -> None:
+    """Another door writes dirty rows between the clients' edits: dead letters reach nobody, all else does."""
+    dead = [await run_dirty(seed, folder) for seed in range(SEED, SEED + RUNS_DIRTY)]
+    if RUNS_DIRTY >= 10:
+        # Otherwise nothing was seen here. A single world may be a quiet one.
+        assert sum(dead) > 10 * RUNS_DIRTY
+
+
+@pytest.mark.timeout(900)
 async def test_a_seed_replays(folder: Path) -> None:
     """Otherwise a seed that failed would be of no use."""
     assert await run(SEED, folder) == await run(SEED, folder)
@@ -97,3 +115,4 @@ async def test_replicas_converge_for_long(folder: Path) -> None:
     for seed in range(SEED, SEED + RUNS_SOAK):
         await run(seed, folder)
         await run_ruled(seed, folder)
+        await run_dirty(seed, folder)

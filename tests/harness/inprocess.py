@@ -37,7 +37,10 @@ async def gateway_on_socket(
     `around` puts something of the test's own around the application.
     """
     gateway = await Gateway.open(gateway_config, data, disk=disk)
-    listener = socket.create_server(("127.0.0.1", 0))
+    # Said to be TCP: asyncio sends small answers at once (TCP_NODELAY) on such sockets only.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(128)
     options = uvicorn.Config(
         around(gateway.app()),
         lifespan="off",

@@ -1,5 +1,6 @@
 """A real S3 server for tests: SeaweedFS out of its wheel, with keys, on free ports of this machine."""
 
+import base64
 import json
 import shutil
 import socket
@@ -24,6 +25,18 @@ _PORTS = (
     "-master.port", "-master.port.grpc", "-volume.port", "-volume.port.grpc", "-filer.port", "-filer.port.grpc",
     "-s3.port", "-s3.port.grpc",
 )  # fmt: skip
+
+# STS AssumeRole: temporary keys within what whoever asks may do, and within the policy that it names.
+_TOKEN_SERVICE = {
+    "sts": {
+        "tokenDuration": "1h",
+        "maxSessionLength": "12h",
+        "issuer": "tests",
+        "signingKey": base64.b64encode(b"a signing key of 32 bytes or more").decode(),
+    },
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "roleStore": {"storeType": "memory"},
+}
 
 
 class S3Server:
@@ -71,13 +84,16 @@ class S3Server:
         credentials = [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}]
         identity = {"name": "test", "credentials": credentials, "actions": ["Admin"]}
         config.write_text(json.dumps({"identities": [identity]}))
+        tokens = self._folder / "iam.json"
+        tokens.write_text(json.dumps(_TOKEN_SERVICE))
         self._places = [reserve_port("127.0.0.1") for _ in _PORTS]
         ports = {name: place.getsockname()[1] for name, place in zip(_PORTS, self._places, strict=True)}
         self.port = ports["-s3.port"]
         with (self._folder / "weed.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    _binary(), "server", "-s3", f"-s3.config={config}", f"-dir={self._folder}", "-ip=127.0.0.1",
+                    _binary(), "server", "-s3", f"-s3.config={config}", f"-s3.iam.config={tokens}",
+                    f"-dir={self._folder}", "-ip=127.0.0.1",
                     "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=100", "-s3.port.iceberg=0",
                     "-s3.port.lance=0", "-master.telemetry=false", f"-filer.localSocket={self._folder}/filer.sock",
                     f"-s3.localSocket={self._folder}/s3.sock",

@@ -4,7 +4,7 @@ Whoever looks at the server's answers here knows the whole history and the rules
 rules alone: it shares nothing with the server but the filters and the merge rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from mainstem.feeds.shadows import Shadows
 from mainstem.model.merge import EMPTY, Row, join
 from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogPosition
-from mainstem.wire.checkpoints import DOCUMENT, CheckpointMade
+from mainstem.wire.checkpoints import DOCUMENT, VERSION, CheckpointMade
 from mainstem.wire.sync import RowDelta, SyncPull, SyncResponse, decode_response, join_response
 from tests.harness.sync_server import GATEWAY, PAGE, RealServer, merged
 from tests.harness.sync_world import World
@@ -56,8 +56,8 @@ def claims_of(client: str) -> dict[str, Any]:
 class NoTables:
     """Checkpoints are made by the world itself."""
 
-    async def names(self, namespace: str) -> Sequence[str]:
-        return ()
+    async def histories(self, namespace: str) -> Mapping[str, str | None]:
+        return {}
 
 
 class RuledServer(RealServer):
@@ -121,7 +121,7 @@ class RuledServer(RealServer):
         folder.mkdir(parents=True, exist_ok=True)
         records = [_record(key, row) for key, row in rows.items()]
         pq.write_table(pa.Table.from_pylist(records, schema=_ROWS), folder / "part-0.parquet")
-        made = CheckpointMade(namespace=GATEWAY, position=position, rows=len(rows))
+        made = CheckpointMade(namespace=GATEWAY, position=position, rows=len(rows), version=VERSION)
         (folder / DOCUMENT).write_bytes(msgspec.json.encode(made))
 
     async def history(self) -> list[RowDelta]:

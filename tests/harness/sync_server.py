@@ -200,18 +200,22 @@ class RealServer:
 
     async def _open(self) -> None:
         self._disk = MortalDisk(self._folder)
-        dedup = Dedup(self._clock)
+        dedup = self._dedup = Dedup(self._clock)
         settings = quiet(self._folder / "log", companion_interval_s=1e9, companion_lag_bytes=1)
         self._log = await Log.open(
             settings, companion=dedup, clock=self._clock, disk=self._disk, sealer=InlineSealer()
         )
         tap = Tap(self._log)
         sync_folder = self._folder / "sync"
-        self._feeds = Feeds(self._log, tap, SeenDeltas(sync_folder / "seen.db"), NoHistory(), FEED_SETTINGS)
+        self._feeds = self._make_feeds(tap, SeenDeltas(sync_folder / "seen.db"))
         schemas = Schemas(sync_folder / "schemas.json")
-        self._pushes = Pushes(Intake(Gate(dedup), tap), self._feeds, schemas, self._clock)
+        self._intake = Intake(Gate(dedup), tap)
+        self._pushes = Pushes(self._intake, self._feeds, schemas, self._clock)
         await self._feeds.start()
         await self._rest()
+
+    def _make_feeds(self, tap: Tap, seen: SeenDeltas) -> Feeds:
+        return Feeds(self._log, tap, seen, NoHistory(), FEED_SETTINGS)
 
     async def _push(self, push: SyncPush) -> SyncResponse:
         return SyncResponse(server_hlc=await self._pushes.push(GATEWAY, push))

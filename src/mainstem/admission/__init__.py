@@ -9,6 +9,7 @@ from mainstem.admission.limits import Limits, OutOfSequence, TooLarge
 from mainstem.admission.pressure import Pressure
 from mainstem.admission.principal import ANYONE, Principal, Role
 from mainstem.admission.rates import Meter, RateExceeded, Rates, RateSettings, RateView
+from mainstem.admission.users import Users, UserSettings
 
 __all__ = [
     "ANYONE",
@@ -35,4 +36,6 @@ __all__ = [
     "Ticket",
     "TooLarge",
     "Unauthenticated",
+    "UserSettings",
+    "Users",
 ]

@@ -43,7 +43,7 @@ class Seen(Enum):
     """What is known of a sequence."""
 
     NEVER = 0
-    # Durable, with the same content.
+    # Durable; with the same content, as far as that is still known.
     SAME = 1
 
 
@@ -55,6 +55,12 @@ class _StoredSource(msgspec.Struct, array_like=True, frozen=True):
     recent_fingerprints: bytes
     unpersisted: list[tuple[int, int, int]]
     seen_ms: int
+
+
+class _StoredBlurred(_StoredSource, array_like=True, frozen=True):
+    """Of a source that had more gaps than are kept. The others are stored as they always were."""
+
+    blurred: int | None = None
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True):
@@ -79,7 +85,7 @@ class _Source:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Stored)
-_source_decoder = msgspec.msgpack.Decoder(_StoredSource)
+_source_decoder = msgspec.msgpack.Decoder(_StoredBlurred)
 
 
 class Dedup:
@@ -101,8 +107,9 @@ class Dedup:
     def look(self, source: SourceId, sequence: int, fingerprint: int) -> Seen:
         """Whether this batch is durable already.
 
-        Raises OutOfSequence where the sequence is taken by something else, or by something too old to compare: a
-        producer that restarted its counter must hear of it. Raises Overloaded where a new source finds no room.
+        A fingerprint is compared as long as it is known; after that the sequence decides. Raises OutOfSequence where
+        the sequence was used for other changes, or where it is not known any more whether it was used at all (far
+        below, in a source with more gaps than are kept). Raises Overloaded where a new source finds no room.
         """
         known = self._sources.get(source)
         if known is None:
@@ -111,7 +118,7 @@ class Dedup:
         if sequence not in known.sequences:
             return Seen.NEVER
         remembered = known.recent.find(sequence)
-        if remembered == fingerprint:
+        if remembered == fingerprint or (remembered is None and known.sequences.is_certain(sequence)):
             return Seen.SAME
         trouble = "is older than what is remembered" if remembered is None else "was used for other changes"
         raise OutOfSequence(
@@ -173,14 +180,16 @@ class Dedup:
         sources = []
         for name, source in self._sources.items():
             if source.stored is None:
+                blurred = source.sequences.blurred
+                fields = (
+                    name,
+                    *source.sequences.intervals,
+                    *source.recent.dump(),
+                    source.unpersisted.runs,
+                    source.seen_ms,
+                )
                 source.stored = _encoder.encode(
-                    _StoredSource(
-                        name,
-                        *source.sequences.intervals,
-                        *source.recent.dump(),
-                        source.unpersisted.runs,
-                        source.seen_ms,
-                    )
+                    _StoredSource(*fields) if blurred is None else _StoredBlurred(*fields, blurred)
                 )
             sources.append(msgspec.Raw(source.stored))
         return _encoder.encode(_Stored(_VERSION, self._last, sources))
@@ -197,11 +206,15 @@ class Dedup:
         self._sources = sources
         self._last = LogPosition(stored.last)
 
-    def _revive(self, stored: _StoredSource) -> _Source:
+    def _revive(self, stored: _StoredBlurred) -> _Source:
         if len(stored.starts) != len(stored.ends):
             raise ValueError(f"intervals. expected={len(stored.starts)} got={len(stored.ends)}")
+        blurred = stored.blurred
+        if blurred is None and len(stored.starts) >= self._settings.intervals_max:
+            # Perhaps written before this was kept: a set at its bound may have a gap that counts as seen.
+            blurred = stored.ends[0]
         return _Source(
-            SequenceSet(self._settings.intervals_max, stored.starts, stored.ends),
+            SequenceSet(self._settings.intervals_max, stored.starts, stored.ends, blurred),
             RecentBatches.load(stored.recent_sequences, stored.recent_fingerprints),
             Unpersisted(stored.unpersisted),
             stored.seen_ms,

@@ -13,10 +13,17 @@ from mainstem.admission.limits import Limits
 from mainstem.admission.pressure import Pressure
 from mainstem.admission.principal import ANYONE, Principal
 from mainstem.admission.rates import Rates
-from mainstem.model.batch import Admitted, Batch
+from mainstem.model.batch import Admitted, Batch, Encoding
 from mainstem.model.errors import Invalid
 from mainstem.model.names import RULES_TABLE, TableName, parse_table_name
 from mainstem.runtime.clock import SystemClock
+
+# Sources of the doors that make up their own: two batches with one source and sequence would be one to dedup.
+RESERVED_SOURCES = ("kafka/", "mongo/")
+# The forms whose source the client names.
+BY_CLIENTS = frozenset((Encoding.CDC_JSON, Encoding.CDC_JSON_OF_SHARD, Encoding.DELTAS))
+# What dedup keeps of a fingerprint.
+FINGERPRINT_END = 1 << 32
 
 
 class Duplicate(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +60,12 @@ class Gate:
             raise Invalid(
                 f"source. expected=1 to {self.limits.source_length_max} printable characters got={batch.source[:64]!r}"
             )
+        if batch.encoding in BY_CLIENTS and batch.source.startswith(RESERVED_SOURCES):
+            raise Invalid(
+                f"source is reserved for another door. expected=none of {RESERVED_SOURCES} got={batch.source[:64]!r}"
+            )
+        if not 0 <= batch.fingerprint < FINGERPRINT_END:
+            raise Invalid(f"fingerprint. expected=32 bits got={batch.fingerprint}")
         if self.dedup.look(batch.source, batch.sequence, batch.fingerprint) is Seen.SAME:
             return Duplicate(batch)
         # Asked last: a batch that is durable already takes no room, and is told so even when there is none.

@@ -46,6 +46,9 @@ class RateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     requests_per_s: Positive = 100
     # Ranges without any of these limits.
     exempt: tuple[str, ...] = PRIVATE
+    # Of one batch, and of one change in it. A frame carries 16 MiB.
+    payload_bytes_max: Annotated[int, msgspec.Meta(gt=0, le=16 * 1024 * 1024)] = 4 * 1024 * 1024
+    event_bytes_max: Annotated[int, msgspec.Meta(gt=0, le=16 * 1024 * 1024)] = 1024 * 1024
     # Oversized messages until a connection is closed.
     oversized_max: Positive = 3
     # How full the buffer may be before producers are slowed down.
@@ -107,6 +110,8 @@ class Rates:
         self._by_subnet: Counter[str] = Counter()
         self._refusals: OrderedDict[str, int] = OrderedDict()
         self._requests: OrderedDict[str, Window] = OrderedDict()
+        # What was refused since the start, by the setting that it was too much for.
+        self.refused: Counter[str] = Counter()
 
     def retune(self, settings: RateSettings) -> None:
         """Other limits, from now on, also for connections that are open."""
@@ -142,11 +147,11 @@ class Rates:
         address = _plain(address)
         settings, now_s, subnet = self.settings, self.clock.monotonic_s(), subnet_of(address)
         if self._by_address[address] >= settings.connections_per_address:
-            raise self._refused(address, "connections of an address", settings.connections_per_address, "ip_limit")
+            raise self._refused(address, "connections of an address", "connections_per_address", "ip_limit")
         if self._by_subnet[subnet] >= settings.connections_per_subnet:
-            raise self._refused(address, "connections of a subnet", settings.connections_per_subnet, "ip_limit")
+            raise self._refused(address, "connections of a subnet", "connections_per_subnet", "ip_limit")
         if not self._arrivals.left(settings.connections_per_s, now_s):
-            raise self._refused(address, "new connections per second", settings.connections_per_s, "rate_limited")
+            raise self._refused(address, "new connections per second", "connections_per_s", "rate_limited")
         self._arrivals.add(now_s)
         self._refusals.pop(address, None)
         self._by_address[address] += 1
@@ -182,17 +187,18 @@ class Rates:
 
     def check_source(self, source: str, connections: int) -> None:
         """A connection begins to send for a source that so many others send for. Raises Overloaded."""
-        limit = self.settings.connections_per_source
-        if connections >= limit:
-            raise self._refused(f"source {source}", "connections of a source", limit, "connection_limit")
+        if connections >= self.settings.connections_per_source:
+            who = f"source {source}"
+            raise self._refused(who, "connections of a source", "connections_per_source", "connection_limit")
 
-    def _refused(self, who: str, what: str, limit: int, reason: str) -> Overloaded:
+    def _refused(self, who: str, what: str, setting: str, reason: str) -> Overloaded:
+        self.refused[setting] += 1
         refusals = self._refusals.pop(who, 0) + 1
         self._refusals[who] = refusals
         if len(self._refusals) > ADDRESSES_MAX:
             self._refusals.popitem(last=False)
         return Overloaded(
-            f"too many {what}. expected=at most {limit}",
+            f"too many {what}. expected=at most {getattr(self.settings, setting)}",
             retry_after_s=retry_ms(refusals, self.settings, self.rng) / 1000,
             reason=reason,
         )
@@ -232,9 +238,11 @@ class Meter:
         settings, now_s = self._rates.settings, self._rates.clock.monotonic_s()
         self._refill(now_s)
         if not self._window.left(settings.messages_per_s, now_s):
+            self._rates.refused["messages_per_s"] += 1
             raise self._refused(f"{settings.messages_per_s} messages per second", self._window.wait_s(now_s))
         if self._tokens + _ROUNDING < tokens:
             wait_s = (tokens - self._tokens) / settings.refill_per_s
+            self._rates.refused["burst"] += 1
             raise self._refused(f"{settings.burst} at once and {settings.refill_per_s:g} per second", wait_s)
         self._window.add(now_s)
         self._tokens -= tokens

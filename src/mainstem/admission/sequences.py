@@ -7,19 +7,30 @@ class SequenceSet:
     """The sequences seen, as disjoint intervals that never touch.
 
     At most `intervals_max` intervals are kept: beyond that the two lowest become one, with the gap between them counted
-    as seen. What that costs is told by the caller (a sequence in that gap is refused, never taken for a duplicate).
+    as seen. Up to `blurred`, the end of the last such gap, a sequence that counts as seen need not have been.
     """
 
-    __slots__ = ("_ends", "_intervals_max", "_starts")
+    __slots__ = ("_ends", "_intervals_max", "_starts", "blurred")
 
-    def __init__(self, intervals_max: int, starts: list[int] | None = None, ends: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        intervals_max: int,
+        starts: list[int] | None = None,
+        ends: list[int] | None = None,
+        blurred: int | None = None,
+    ) -> None:
         self._intervals_max = intervals_max
         self._starts = starts or []
         self._ends = ends or []
+        self.blurred = blurred
 
     def __contains__(self, sequence: int) -> bool:
         index = bisect_left(self._ends, sequence)
         return index < len(self._ends) and self._starts[index] <= sequence
+
+    def is_certain(self, sequence: int) -> bool:
+        """Whether a sequence that counts as seen was seen without a doubt."""
+        return self.blurred is None or sequence > self.blurred
 
     def __bool__(self) -> bool:
         return bool(self._ends)
@@ -68,4 +79,6 @@ class SequenceSet:
             starts.insert(index, sequence)
             ends.insert(index, sequence)
             if len(starts) > self._intervals_max:
+                gap_end = starts[1] - 1
+                self.blurred = gap_end if self.blurred is None else max(self.blurred, gap_end)
                 del starts[1], ends[0]

@@ -3,7 +3,8 @@
 What is on its way to the disk is written and synced together: a batch waits for the group before its own and for its
 own, so both must stay small where somebody else waits. A source that is alone may fill a group; beside others it has a
 share of one. Beyond that it has a queue of its own, and queues are served one batch at a time, in turn. Whoever has
-nothing on its way goes straight on. The order of a source's batches stays as it is.
+nothing on its way goes straight on. The order of a source's batches stays as it is: where one is refused for now, those
+that wait behind it are refused as well, since it will be sent again.
 """
 
 import asyncio
@@ -93,7 +94,9 @@ class Turns(Generic[T]):
         outcome.add_done_callback(partial(self._left, source, size))
         return outcome
 
-    def _left(self, source: str, size: int, _: "asyncio.Future[T]") -> None:
+    def _left(self, source: str, size: int, outcome: "asyncio.Future[T]") -> None:
+        if not outcome.cancelled() and isinstance(error := outcome.exception(), Overloaded):
+            self._refuse_waiting(source, error)
         self._on_the_way_bytes -= size
         self._shares[source] -= size
         if not self._shares[source]:
@@ -109,8 +112,20 @@ class Turns(Generic[T]):
             except Exception as error:
                 # What the log refuses at once is told like what it refuses later.
                 waiting.outcome.set_exception(error)
+                if isinstance(error, Overloaded):
+                    self._refuse_waiting(following, error)
             else:
                 outcome.add_done_callback(partial(_hand_on, waiting.outcome))
+
+
+    def _refuse_waiting(self, source: str, error: Overloaded) -> None:
+        for waiting in self._queues.pop(source, ()):
+            self._waiting_bytes -= len(waiting.admitted.batch.payload)
+            if not waiting.outcome.done():
+                told = f"an earlier batch was refused: {error}"
+                waiting.outcome.set_exception(
+                    Overloaded(told, retry_after_s=error.retry_after_s, reason=error.reason)
+                )
 
 
 def _hand_on(outcome: "asyncio.Future[T]", inner: "asyncio.Future[T]") -> None:

@@ -12,8 +12,10 @@ import rich_click as click
 from rich.console import Console
 from rich.table import Table
 
-from mainstem.catalog.fence import POSITION_KEY, ROLLBACK_PROPERTY
+from mainstem.app.verify_cli import rebuild, verify
+from mainstem.catalog.fence import ROLLBACK_PROPERTY, marks_at, marks_text
 from mainstem.catalog.metadata import ancestry, by_id, current_snapshot_id, normalized
+from mainstem.tables.marks import positions_of
 
 TIMEOUT_S = 60.0
 MAIN = "main"
@@ -31,7 +33,8 @@ class Remote:
 
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=url.rstrip("/") + "/v1/", headers=headers, timeout=TIMEOUT_S)
-        self._url = url
+        self.url = url
+        self.token = token
         self._endpoints: frozenset[str] | None = None
 
     def ask(self, method: str, path: str, body: Any = None, **query: str) -> Any:
@@ -41,7 +44,7 @@ class Remote:
         try:
             answer = self._http.request(method, path, json=body, params=query)
         except httpx.HTTPError as error:
-            raise click.ClickException(f"no answer from {self._url}: {error}") from error
+            raise click.ClickException(f"no answer from {self.url}: {error}") from error
         if answer.is_success:
             return answer.json() if answer.content else None
         try:
@@ -100,6 +103,10 @@ def _quoted(namespace: tuple[str, ...]) -> str:
 def catalog(context: click.Context, url: str, token: str | None) -> None:
     """Look at tables, their snapshots and what changed; put one back."""
     context.obj = Remote(url, token)
+
+
+catalog.add_command(verify)
+catalog.add_command(rebuild)
 
 
 @catalog.command("list")
@@ -184,7 +191,7 @@ def history(remote: Remote, table: str, limit: int) -> None:
             summary.get("operation", ""),
             _number(summary.get("total-records")),
             change,
-            summary.get(POSITION_KEY, ""),
+            _position(summary),
             ", ".join(names.get(snapshot["snapshot-id"], [])) or ("" if on_main else "not on main"),
             style=None if on_main else "dim",
         )
@@ -238,14 +245,7 @@ def rollback(remote: Remote, table: str, snapshot: int, yes: bool) -> None:
     if current == snapshot:
         Console().print(f"{table} is at {snapshot} already")
         return
-    covered = next(
-        (
-            found["summary"][POSITION_KEY]
-            for found in ancestry(document, snapshot)
-            if POSITION_KEY in (found.get("summary") or {})
-        ),
-        "0",
-    )
+    covered = marks_text(marks_at(document, snapshot))
     if not yes:
         click.confirm(f"Put {table} back from {current} to {snapshot} of {_time_of(target)}?", abort=True)
     body = {
@@ -349,9 +349,14 @@ def _summary(snapshot: dict[str, Any] | None) -> list[tuple[str, str]]:
     found = [("rows", _number(summary.get("total-records"))), ("files", _number(summary.get("total-data-files")))]
     if "total-files-size" in summary:
         found.append(("size", _bytes(int(summary["total-files-size"]))))
-    if POSITION_KEY in summary:
-        found.append(("log position", summary[POSITION_KEY]))
+    found.append(("log position", _position(summary)))
     return [(name, value) for name, value in found if value]
+
+
+def _position(summary: dict[str, Any]) -> str:
+    """How much of each log a snapshot covers; empty where it does not say."""
+    marks = positions_of(summary)
+    return marks_text(marks) if marks else ""
 
 
 def _snapshot(document: dict[str, Any], snapshot_id: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from mainstem.app.jars import COORDINATES, ensure_jars, jars_dir
 from mainstem.app.java import check_java
 from mainstem.model import MainstemError
+from mainstem.runtime.children import child_environment, python_module
 
 MAKE_S_MAX = 300.0
 
@@ -35,8 +36,10 @@ def make_archive(java: Path) -> Path:
     # Beside its place and renamed whole: a start must never meet half of it.
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = Path(scratch) / path.name
-        command = [sys.executable, "-m", "mainstem.pipeline.archiving", str(made), *jars]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=MAKE_S_MAX)
+        command = python_module("mainstem.pipeline.session.archiving", str(made), *jars)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=MAKE_S_MAX, env=child_environment()
+        )
         if answer.returncode or not made.exists():
             raise MainstemError(f"no archive of Spark's classes was made. {answer.stderr[-500:].strip()}")
         made.rename(path)

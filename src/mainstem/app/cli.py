@@ -37,10 +37,16 @@ class _Main(click.RichGroup):
 
     _MODULES: Mapping[str, str] = {
         "analyst": "analyst_cli",
+        "backup": "data_cli",
         "catalog": "catalog_cli",
+        "groups": "kafka_cli",
         "key": "token_cli",
+        "password": "token_cli",
+        "relocate": "data_cli",
+        "restore": "data_cli",
         "sync": "sync_cli",
         "token": "token_cli",
+        "topics": "kafka_cli",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -92,6 +98,16 @@ _token_option = click.option(
     metavar="SECONDS",
     help="Carry changes into the tables at least this often.  [default: 30]",
 )
+@click.option(
+    "--kafka-port",
+    type=click.IntRange(0, 65535),
+    help="Open the door for Kafka's clients on this port; 0 picks a free one.  [default: not open]",
+)
+@click.option(
+    "--mongo-port",
+    type=click.IntRange(0, 65535),
+    help="Port for MongoDB's protocol; 0 picks a free one.  [default: none]",
+)
 @click.option("--no-pipeline", is_flag=True, help="Only accept changes; Spark runs elsewhere or later.")
 @_fails_in_one_line
 def serve(
@@ -100,6 +116,8 @@ def serve(
     port: int | None,
     config_path: Path | None,
     flush_interval: float | None,
+    kafka_port: int | None,
+    mongo_port: int | None,
     no_pipeline: bool,
 ) -> None:
     """Start the server and keep it up. Ctrl-C drains and stops it."""
@@ -111,6 +129,10 @@ def serve(
         config,
         server=msgspec.structs.replace(config.server, **{k: v for k, v in server.items() if v is not None}),
         log=msgspec.structs.replace(config.log, **({"flush_interval_s": flush_interval} if flush_interval else {})),
+        kafka=msgspec.structs.replace(
+            config.kafka, **({} if kafka_port is None else {"enabled": True, "port": kafka_port})
+        ),
+        mongo=msgspec.structs.replace(config.mongo, **({} if mongo_port is None else {"port": mongo_port})),
         pipeline=msgspec.structs.replace(config.pipeline, **({"enabled": False} if no_pipeline else {})),
     )
     sys.exit(run(config, data))

@@ -1,18 +1,19 @@
 """A Delta table as maintenance and insight look at Iceberg's: its files counted, its latest commits as snapshots."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mainstem.catalog.inventory import Inventory
+from mainstem.catalog.inventory import Inventory, OtherInventory, PartitionCounts
 from mainstem.client.delta.log import AddFile, DeltaLog
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import row_count
-from mainstem.model import NotFound
+from mainstem.model import LogId, LogPosition, NotFound
 from mainstem.query.delta import DeltaVersion
 from mainstem.query.ports import LoadedTable
-from mainstem.tables.layout import POSITION_MARK
 from mainstem.tables.maintenance import FileFacts
+from mainstem.tables.marks import position_mark, positions_of
+from mainstem.tables.partitions import PartitionField
 
 
 def inventory_of(version: DeltaVersion) -> Inventory:
@@ -28,9 +29,40 @@ def inventory_of(version: DeltaVersion) -> Inventory:
         snapshot_id=version.state.version,
         files=tuple(files),
         deleted_by_partition=deleted_by_partition,
-        partitions=(),
+        partitions=_partitions(version),
         manifests=0,
         delete_files=sum(file.delete_files for file in files),
+    )
+
+
+def other_inventory(version: DeltaVersion) -> OtherInventory:
+    """The same, with the columns that the table is partitioned by: Delta has them as they are."""
+    columns = version.state.metadata.partitionColumns
+    return OtherInventory(
+        fields=tuple(PartitionField(name, "identity", name, "") for name in columns), inventory=inventory_of(version)
+    )
+
+
+def _partitions(version: DeltaVersion) -> tuple[PartitionCounts, ...]:
+    by_name: dict[str, list[AddFile]] = {}
+    for file in version.state.files.values():
+        by_name.setdefault(file.partition, []).append(file)
+    return tuple(_counts(name, files) for name, files in sorted(by_name.items()))
+
+
+def _counts(name: str, files: Sequence[AddFile]) -> PartitionCounts:
+    vectors = [file.deletionVector for file in files if file.deletionVector is not None]
+    return PartitionCounts(
+        partition=name,
+        spec_id=0,
+        files=len(files),
+        rows=sum(row_count(file) or 0 for file in files),
+        size_bytes=sum(file.size for file in files),
+        delete_files=len(vectors),
+        deleted_rows=sum(vector.cardinality for vector in vectors),
+        file_bytes_min=min(file.size for file in files),
+        file_bytes_max=max(file.size for file in files),
+        updated_ms=max(file.modificationTime for file in files),
     )
 
 
@@ -39,7 +71,7 @@ class _Written(NamedTuple):
 
     at_ms: int
     operation: str
-    position: int | None
+    marks: Mapping[LogId, LogPosition]
     files_added: int
     bytes_added: int
     rows_added: int
@@ -92,7 +124,7 @@ def _snapshots(version: DeltaVersion, commits_max: int) -> list[dict[str, Any]]:
             "added-records": str(written.rows_added),
         }
         summary |= {} if rows is None else {"total-records": str(rows)}
-        summary |= {} if written.position is None else {POSITION_MARK: str(written.position)}
+        summary |= {position_mark(log): str(position) for log, position in written.marks.items()}
         found.append({"snapshot-id": number, "timestamp-ms": written.at_ms, "summary": summary})
         counts[0] += written.files_removed - written.files_added
         counts[1] += written.bytes_removed - written.bytes_added
@@ -108,7 +140,7 @@ def _written(storage: Storage, path: str, table_id: str, number: int) -> _Writte
     added: list[AddFile] = []
     removed = []
     info: Mapping[str, Any] = {}
-    position = None
+    transactions: dict[str, int] = {}
     for action in DeltaLog(storage, path).actions(number):
         if action.add is not None:
             added.append(action.add)
@@ -116,8 +148,8 @@ def _written(storage: Storage, path: str, table_id: str, number: int) -> _Writte
             removed.append(action.remove)
         elif action.commitInfo is not None:
             info = action.commitInfo
-        elif action.txn is not None and action.txn.appId == POSITION_MARK:
-            position = action.txn.version
+        elif action.txn is not None:
+            transactions[action.txn.appId] = action.txn.version
     # A file that stays, under another vector, is neither new nor gone.
     stays = {file.path for file in added} & {file.path for file in removed}
     new = [file for file in added if file.path not in stays]
@@ -125,7 +157,7 @@ def _written(storage: Storage, path: str, table_id: str, number: int) -> _Writte
     return _Written(
         at_ms=int(info.get("timestamp") or max((file.modificationTime for file in added), default=0)),
         operation=str(info.get("operation") or ""),
-        position=position,
+        marks=positions_of(transactions),
         files_added=len(new),
         bytes_added=sum(file.size for file in new),
         rows_added=sum(row_count(file) or 0 for file in new),

@@ -1,13 +1,13 @@
 """The gateway: every part of the front process, built and wired. No part knows another but through its arguments."""
 
 import asyncio
-import dataclasses
 import logging
 import os
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from litestar import Litestar
@@ -16,22 +16,28 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ASGIApp
 
-from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role
+from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role, Users
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
 from mainstem.app.following import Following
+from mainstem.app.home import settle_home
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
-from mainstem.app.metrics import render_metrics
-from mainstem.app.objectstore import delta_tables, engine_settings
+from mainstem.app.metrics import Refused, render_metrics
+from mainstem.app.mongo import Mongo, make_mongo
+from mainstem.app.objectstore import delta_tables, engine_settings, segments_url
 from mainstem.app.query import CatalogLake, Queries, open_queries
+from mainstem.app.shipping import Shipper
 from mainstem.app.spark_queries import SparkQueries
 from mainstem.app.supervisor import ChildStatus
 from mainstem.app.sync import make_sync, push_limits
+from mainstem.app.sync_declared import DeclaredTypes
 from mainstem.app.sync_history import LakeHistory
+from mainstem.app.sync_schemas import LakeSchemas
 from mainstem.app.tuning import Tuner
 from mainstem.app.version import VERSION
-from mainstem.catalog import Committed, Store
+from mainstem.app.vouching import vouch
+from mainstem.catalog import Committed, Marks, Store
 from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors import http
@@ -45,19 +51,29 @@ from mainstem.doors.config import config_router
 from mainstem.doors.console import console_router, openapi_config, sign_in, sign_in_policy
 from mainstem.doors.http_rates import Limited
 from mainstem.doors.insight import insight_router
+from mainstem.doors.lakehouse import UnderLakehouse
+from mainstem.doors.mongo.server import MongoSettings
+from mainstem.doors.origins import Origins
 from mainstem.doors.query import scope_of_principal
 from mainstem.doors.refusals import failed, refused
 from mainstem.doors.spark_queries import spark_queries_router
 from mainstem.doors.ws import CdcDoor, cdc_route
 from mainstem.feeds.tap import Tap
+from mainstem.feeds.topics.sections import Sections, register_sections
+from mainstem.feeds.topics.state import TopicsState
 from mainstem.log import Coverage, Log, LogSettings, SegmentInfo
+from mainstem.log.companion import Companions
 from mainstem.log.disk import Disk
-from mainstem.model import LogPosition, MainstemError, TableName, parse_table_name
+from mainstem.model import Lineage, LogPosition, MainstemError, TableName, parse_table_name
 from mainstem.query.route import RouteSettings
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.memory import rss_bytes
-from mainstem.tables.settings import Format
+from mainstem.tables.kinds import settings_of_kind
+from mainstem.tables.settings import Format, TableSettings
 from mainstem.wire.cdc import ServerState
+
+if TYPE_CHECKING:
+    from mainstem.app.kafka import Kafka
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +90,29 @@ class _Routes(Litestar):
         return [*plugins, MsgspecDIPlugin()]
 
 
+def _limits_of(config: Config) -> Limits:
+    """What a batch may be at most."""
+    return Limits(
+        backlog_bytes_max=config.log.buffer_bytes_max,
+        payload_bytes_max=config.limits.payload_bytes_max,
+        event_bytes_max=config.limits.event_bytes_max,
+    )
+
+
 class Gateway:
     """Doors, admission, log and catalog of one data folder. `await Gateway.open(…)` makes one."""
 
-    def __init__(self, tuner: Tuner, log: Log, dedup: Dedup, store: Store, data: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        tuner: Tuner,
+        log: Log,
+        dedup: Dedup,
+        topics: TopicsState,
+        sections: Sections,
+        store: Store,
+        data: Path,
+        clock: Clock,
+    ) -> None:
         config = self._config = tuner.config
         self._tuner = tuner
         self._clock = clock
@@ -85,38 +120,46 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._log = log
         self.authenticator = Authenticator(config.auth, clock)
-        self._covering = Covering(config.table)
+        self._topics = topics
+        self._covering = Covering(self._table_settings, lambda: log.lineage)
         self._coverage = _coverage_of(log)
         self._log.on_sealed(self._coverage.sealed)
+        self.shipper = Shipper(log, segments_url(config.catalog, log.lineage.log), config.catalog.io)
         self.catalog = make_catalog(config.catalog, store, data, clock, self._on_commit)
         self.spark = SparkQueries(clock)
         lake = CatalogLake(self.catalog, cache(partial(delta_tables, config.catalog, data)))
+        self.catalog.other_inventory = lake.other_inventory
         self._queries: Queries = open_queries(
             lake,
-            engine_settings(config.catalog, self.catalog.warehouse),
+            engine_settings(config.catalog, self.catalog.warehouse, config.query.memory_bytes_max),
             log=log,
             route=RouteSettings(bytes_max=config.query.gateway_bytes_max, rows_max=config.query.gateway_rows_max),
             big=self.spark if config.pipeline.enabled else None,
             scope=scope_of_principal,
+            io=config.catalog.io,
         )
         self.following = Following(self.catalog)
         for table in self.catalog.tables():
-            self._on_covered(table.table, table.covered, table.snapshot_id)
+            self._on_covered(table.table, table.marks, table.snapshot_id)
         self.maintainer = Maintainer(self.catalog, config.compaction, data / "pipeline", clock, lake.delta)
         self._report = http.PipelineReport(state="starting" if config.pipeline.enabled else "off")
         self._reported_ms: int | None = None
         self._flushing = 0
         # Requests that the gate did not let in, by reason.
         self.refused: Counter[str] = Counter()
+        # And answers over HTTP of 400 and above, by status.
+        self.http_refused: Counter[int] = Counter()
         # Set by whoever supervises the pipeline's process.
         self.child: Callable[[], ChildStatus] = lambda: _NO_CHILD
+        # Set by the same: the pipeline reads its settings when it starts.
+        self.restart_pipeline: Callable[[Config], None] = lambda config: None
         self.observer = Observer(self.catalog, log, clock, self.status, lake.delta)
         self.observer.bounds = self._bounds
         tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)
-        limits = Limits(backlog_bytes_max=config.log.buffer_bytes_max)
-        gate = self._gate = Gate(dedup, limits, self.backlog_bytes, rates=self.rates)
+        gate = self._gate = Gate(dedup, _limits_of(config), self.backlog_bytes, rates=self.rates)
         tap = Tap(log)
+        history = LakeHistory(lake, self._queries.engine)
         self.sync = make_sync(
             data=data,
             log=log,
@@ -127,9 +170,53 @@ class Gateway:
             flusher=self,
             clock=clock,
             connections_max=config.server.connections_max,
-            history=LakeHistory(lake, self._queries.engine),
+            history=history,
+            declared=DeclaredTypes(self.catalog, config),
+            lake_schemas=LakeSchemas(self.catalog, config),
+            lineage=lambda: log.lineage,
             watermark=lambda: self.watermark,
         )
+        self.kafka: Kafka | None = None
+        if config.kafka.enabled:
+            # Loaded only where it is wanted: a gateway without it starts sooner.
+            from mainstem.app.kafka import make_kafka
+
+            self.kafka = make_kafka(
+                config=config.kafka,
+                state=topics,
+                log=log,
+                tap=tap,
+                gate=gate,
+                backlog_bytes=self.backlog_bytes,
+                backlog_bytes_max=config.log.buffer_bytes_max,
+                lake=lake,
+                history=history,
+                clock=clock,
+                host=config.server.host,
+                sections=sections,
+                users=Users(config.users),
+                tokens=self.authenticator,
+            )
+        self.mongo: Mongo | None = None
+        if config.mongo.is_on:
+            self.mongo = make_mongo(
+                data=data,
+                log=log,
+                tap=tap,
+                gate=gate,
+                backlog_bytes=self.backlog_bytes,
+                backlog_bytes_max=config.log.buffer_bytes_max,
+                lake=lake,
+                engine=self._queries.engine,
+                covered=lambda name: log.lineage.covered(lake.marks(name)),
+                users=Users(config.users),
+                clock=clock,
+                settings=MongoSettings(
+                    connections_max=config.mongo.connections_max,
+                    advertise=config.mongo.advertise,
+                    ttl_interval_s=config.mongo.ttl_interval_s,
+                ),
+            )
         self.door = CdcDoor(
             intake=Intake(gate, tap),
             persisted=self,
@@ -155,14 +242,26 @@ class Gateway:
             seal_age_s=config.log.flush_age_s,
             seal_interval_s=config.log.flush_interval_s,
         )
-        log = await Log.open(settings, companion=dedup, clock=clock, disk=disk)
+        topics = TopicsState()
+        sections = register_sections(topics)
+        log = await Log.open(settings, companion=Companions(dedup, {"topics": topics}), clock=clock, disk=disk)
         if log.recovered is not None:
             torn = log.recovered
             logger.warning("cut a torn tail that was never acknowledged: %s", torn)
-        store = await asyncio.to_thread(open_store, config.catalog, data)
-        gateway = cls(tuner, log, dedup, store, data, clock)
+        try:
+            store = await asyncio.to_thread(open_store, config.catalog, data)
+            await asyncio.to_thread(settle_home, config.catalog, data, store)
+            await vouch(log, store, partial(delta_tables, config.catalog, data))
+            gateway = cls(tuner, log, dedup, topics, sections, store, data, clock)
+        except BaseException:
+            await log.close()
+            raise
         gateway.following.start()
         await gateway.sync.feeds.start()
+        if gateway.kafka is not None:
+            await gateway.kafka.load_tail()
+        if gateway.mongo is not None:
+            await gateway.mongo.start()
         return gateway
 
     def app(self) -> ASGIApp:
@@ -174,14 +273,17 @@ class Gateway:
             self._clock,
             fallback=self._catalog_client,
             gives_tokens=self.catalog.tokens.is_required,
-            is_cross_origin=self.sync.door.is_ours,
+            origins=Origins(self._config.server.hosts, is_cross_origin=self.sync.door.is_cross_origin),
             sign_in=sign_in,
             sign_in_policy=sign_in_policy(),
             refuses_itself=self.sync.door.is_ours,
             find=catalog.at_hand,
         )
         self.refused = gate.refused
-        return Limited(gate, self.rates, self._clock, find=gate.at_hand)
+        waits_s = self._config.server.request_timeout_s
+        limited = Limited(gate, self.rates, self._clock, find=gate.at_hand, request_timeout_s=waits_s)
+        self.http_refused = limited.refused
+        return UnderLakehouse(limited, find=limited.at_hand, request_timeout_s=waits_s)
 
     def _catalog_client(self, path: str, token: str) -> Principal | None:
         """Whoever has a token that the catalog gave out, on the catalog's own paths."""
@@ -217,6 +319,8 @@ class Gateway:
 
     def _retune(self, config: Config) -> None:
         """The settings were changed: tell everybody who holds one of them."""
+        if config.parquet != self._config.parquet:
+            self.restart_pipeline(config)
         self._config = config
         self._log.retune(
             seal_changes=config.log.flush_events,
@@ -224,11 +328,16 @@ class Gateway:
             seal_age_s=config.log.flush_age_s,
             seal_interval_s=config.log.flush_interval_s,
         )
-        self._gate.limits = dataclasses.replace(self._gate.limits, backlog_bytes_max=config.log.buffer_bytes_max)
+        self._gate.limits = _limits_of(config)
         self.door.retune(connections_max=config.server.connections_max)
         self.rates.retune(config.limits)
         self._gate.pressure.settings = config.limits
         self.maintainer.retune(config.compaction)
+
+    @property
+    def config(self) -> Config:
+        """The settings, as they are now."""
+        return self._config
 
     def _bounds(self) -> dict[str, tuple[int, int]]:
         """What is in use of what the configuration bounds."""
@@ -247,11 +356,34 @@ class Gateway:
             # The task's edge: what could not be dropped is tried again, and the doors stay open meanwhile.
             except (OSError, MainstemError) as error:
                 logger.error("segments could not be dropped: %s", error)
+            self.shipper.wake()
+
+    async def retain_topics(self) -> None:
+        """Let go of what topics need not keep any longer, until cancelled."""
+        if self.kafka is not None:
+            await self.kafka.retain()
+
+    async def warm_queries(self) -> None:
+        """Start the processes that run queries, so that the first one need not wait for them."""
+        await self._queries.engine.warm()
+
+    async def coordinate(self) -> None:
+        """Keep the groups and transactions of Kafka's clients going, until cancelled."""
+        if self.kafka is not None:
+            await self.kafka.coordination.run()
+
+    async def ship(self) -> None:
+        """Keep segments where the pipeline's executors can read them, until cancelled."""
+        await self.shipper.run()
 
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
+        if self.kafka is not None:
+            await self.kafka.door.close()
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
+        if self.mongo is not None:
+            await self.mongo.close()
         await self._queries.engine.close()
         await self.spark.close()
         await self.maintainer.close()
@@ -259,14 +391,20 @@ class Gateway:
         await asyncio.to_thread(self.following.stop)
         await asyncio.to_thread(self.catalog.close)
 
+    def _table_settings(self, name: TableName) -> TableSettings:
+        """How a table is stored: as the configuration says, or as the topic that it is."""
+        kind = "" if str(name) in self._config.tables else self._topics.kind_of(name)
+        return settings_of_kind(kind, self._config.parquet) if kind else self._config.table(name)
+
     # Coverage
 
     def _on_commit(self, committed: Committed) -> None:
         """In the thread of the commit: the coverage lives on the loop."""
-        self._loop.call_soon_threadsafe(self._on_covered, committed.table, committed.covered, committed.snapshot_id)
+        self._loop.call_soon_threadsafe(self._on_covered, committed.table, committed.marks, committed.snapshot_id)
+        self._loop.call_soon_threadsafe(self.sync.declared.committed, committed.table, committed.snapshot_id)
 
-    def _on_covered(self, physical: TableName, covered: LogPosition, snapshot_id: int | None) -> None:
-        news = self._covering.committed(physical, covered, snapshot_id)
+    def _on_covered(self, physical: TableName, marks: Marks, snapshot_id: int | None) -> None:
+        news = self._covering.committed(physical, marks, snapshot_id)
         if news is not None:
             self._coverage.covered(*news)
 
@@ -275,7 +413,13 @@ class Gateway:
             segment.last <= self._report.checkpointed_position
             and self._coverage.is_covered(segment)
             and self.sync.feeds.is_done_with(segment.last)
+            and (self.mongo is None or self.mongo.documents.is_done_with(segment.last))
         )
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which log the positions are of."""
+        return self._log.lineage
 
     # What the CDC door asks
 
@@ -360,7 +504,7 @@ class Gateway:
         # Delta tables do not commit through the catalog: what they cover is what their writer says.
         for text, told in report.tables.items():
             name = parse_table_name(text)
-            if self._config.table(name).format is Format.DELTA:
+            if self._table_settings(name).format is Format.DELTA or not self._covering.knows(name):
                 self._coverage.covered(name, LogPosition(told.covered))
 
     def status(self) -> http.Status:
@@ -385,12 +529,13 @@ class Gateway:
                 connections=self.door.connection_count,
             ),
             log=http.LogStatus(
+                id=self._log.lineage.log,
                 durable=stats.durable,
                 sealed=stats.sealed,
                 segments=stats.segments,
                 segment_bytes=stats.segment_bytes,
                 recovered=None if torn is None else f"{torn.bytes} bytes cut at {torn.path.name}:{torn.offset}",
-                last_error=stats.refusing or stats.last_error,
+                last_error=stats.refusing or stats.last_error or self.shipper.error,
             ),
             buffer=http.BufferStatus(
                 event_count=view.event_count,
@@ -402,13 +547,20 @@ class Gateway:
             ),
             pipeline=pipeline,
             tables=tables,
+            groups={} if self.kafka is None else self.kafka.coordination.lag_by_topic(),
             last_error=last_error,
         )
 
     def metrics(self, principal: Principal) -> bytes:
         """The same for Prometheus."""
         status = http.visible(self.status(), principal)
-        return render_metrics(status, self.door.stats, self.refused, self.catalog.reports.totals())
+        refused = Refused(
+            by_gate=self.refused,
+            by_limit=self.rates.refused,
+            by_status=self.http_refused,
+            query_processes=self._queries.engine.sandboxes.replaced,
+        )
+        return render_metrics(status, self.door.stats, refused, self.catalog.reports.totals(), self._config.limits)
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
@@ -428,6 +580,8 @@ class Gateway:
             memory=self._report.memory,
             error=self._report.error,
             circuit_breaker=http.BreakerStatus(**msgspec.structs.asdict(self._report.breaker)),
+            passes=[http.PassStatus(**msgspec.structs.asdict(each)) for each in self._report.passes],
+            totals=self._report.totals,
         )
 
     def _table_statuses(self) -> dict[str, http.TableStatus]:

@@ -6,21 +6,25 @@ import resource
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mainstem.admission import Principal
+from mainstem.app.each_table import failure
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.catalog.fence import POSITION_KEY
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import insight as door
 from mainstem.doors.http import Status
 from mainstem.log import Log
-from mainstem.model import NotFound, TableName
+from mainstem.model import Lineage, NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
 from mainstem.runtime.logs import RecentErrors
 from mainstem.runtime.memory import rss_bytes
+from mainstem.tables.maintenance import count_of
+from mainstem.tables.marks import positions_of
+
+T = TypeVar("T")
 
 BUSY = 0.7
 FULL = 0.95
@@ -104,7 +108,7 @@ class Observer:
         """What was written, table by table."""
         names, truncated = await self._names(principal, limit)
         since_ms = self._clock.now_ms() - HOUR_MS
-        found = [_writes(each, since_ms) for each in await self._load(names, COMMITS_COUNTED_MAX)]
+        found, failures = await self._look(names, COMMITS_COUNTED_MAX, lambda each: _writes(each, since_ms))
         stats = self._log.stats()
         return door.Writes(
             tables=found,
@@ -114,17 +118,20 @@ class Observer:
             rows=sum(table.rows for table in found),
             bytes=sum(table.bytes for table in found),
             data_files=sum(table.data_files for table in found),
+            failures=failures,
         )
 
     async def tables(self, principal: Principal, limit: int) -> door.Tables:
         """The tables with their schemas and latest snapshots."""
         names, truncated = await self._names(principal, limit)
         lags = self._status().tables
-        found = []
-        for each in await self._load(names, SNAPSHOTS_SHOWN_MAX):
+
+        def view(each: _Table) -> door.TableView:
             lag = lags.get(str(each.name))
-            found.append(_view(each, lag.lag_changes if lag else None, lag.error if lag else None))
-        return door.Tables(tables=found, truncated=truncated)
+            return _view(each, self._log.lineage, lag.lag_changes if lag else None, lag.error if lag else None)
+
+        found, failures = await self._look(names, SNAPSHOTS_SHOWN_MAX, view)
+        return door.Tables(tables=found, truncated=truncated, failures=failures)
 
     def errors(self) -> door.Errors:
         """What went wrong lately."""
@@ -141,19 +148,30 @@ class Observer:
         names = sorted(state.table for state in every if principal.may_read(state.table))
         return names[:limit], len(names) > limit
 
-    async def _load(self, names: Iterable[TableName], commits_max: int) -> "list[_Table]":
-        def load() -> list[_Table]:
-            found = []
+    async def _look(
+        self, names: Iterable[TableName], commits_max: int, show: "Callable[[_Table], T]"
+    ) -> tuple[list[T], list[door.TableFailure]]:
+        """What is shown of each table, and which could not be looked at."""
+
+        def look() -> tuple[list[T], list[door.TableFailure]]:
+            found, failures = [], []
             for name in names:
                 try:
-                    loaded = self._catalog.load_table(TableIdent(name.levels, name.table))
-                    found.append(_Table(name, "iceberg", loaded.stored.document))
-                except NotFound:
-                    in_delta = self._found_in_delta(name, commits_max)
-                    found += [] if in_delta is None else [in_delta]
-            return found
+                    table = self._load(name, commits_max)
+                    found += [] if table is None else [show(table)]
+                # The edge of one table: its metadata and its files may be anything.
+                except Exception as error:
+                    failures.append(failure(error, name))
+            return found, failures
 
-        return await asyncio.to_thread(load)
+        return await asyncio.to_thread(look)
+
+    def _load(self, name: TableName, commits_max: int) -> "_Table | None":
+        try:
+            loaded = self._catalog.load_table(TableIdent(name.levels, name.table))
+        except NotFound:
+            return self._found_in_delta(name, commits_max)
+        return _Table(name, "iceberg", loaded.stored.document)
 
     def _found_in_delta(self, name: TableName, commits_max: int) -> "_Table | None":
         try:
@@ -231,7 +249,7 @@ def _writes(table: _Table, since_ms: int) -> door.TableWrites:
     )
 
 
-def _view(table: _Table, lag: int | None, error: str | None) -> door.TableView:
+def _view(table: _Table, lineage: Lineage, lag: int | None, error: str | None) -> door.TableView:
     document = table.document
     schema = _by_id(document.get("schemas"), "schema-id", document.get("current-schema-id"))
     fields = schema.get("fields", [])
@@ -251,16 +269,16 @@ def _view(table: _Table, lag: int | None, error: str | None) -> door.TableView:
             f"{each.get('transform')}({columns.get(each.get('source-id'), '?')})" for each in spec.get("fields", [])
         ],
         schemas=len(document.get("schemas") or ()),
-        snapshots=[_snapshot(each) for each in reversed(snapshots[-SNAPSHOTS_SHOWN_MAX:])],
+        snapshots=[_snapshot(each, lineage) for each in reversed(snapshots[-SNAPSHOTS_SHOWN_MAX:])],
         snapshot_count=table.snapshot_count,
         lag_changes=lag,
         error=error,
     )
 
 
-def _snapshot(snapshot: Any) -> door.SnapshotView:
+def _snapshot(snapshot: Any, lineage: Lineage) -> door.SnapshotView:
     summary = _summary(snapshot)
-    position = summary.get(POSITION_KEY)
+    marks = positions_of(summary)
     return door.SnapshotView(
         snapshot_id=str(snapshot.get("snapshot-id")),
         at_ms=int(snapshot.get("timestamp-ms", 0)),
@@ -269,7 +287,7 @@ def _snapshot(snapshot: Any) -> door.SnapshotView:
         data_files=_number(summary, "total-data-files"),
         delete_files=_number(summary, "total-delete-files"),
         bytes=_number(summary, "total-files-size"),
-        position=int(position) if position is not None else None,
+        position=lineage.covered(marks) if marks else None,
     )
 
 
@@ -302,8 +320,7 @@ def _summary(snapshot: Any) -> dict[str, str]:
 
 
 def _number(summary: dict[str, str], key: str) -> int:
-    text = str(summary.get(key, "0"))
-    return int(text) if text.isdigit() else 0
+    return count_of(summary, key)
 
 
 def _camel(name: str) -> str:

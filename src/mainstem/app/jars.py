@@ -24,8 +24,15 @@ COORDINATES = (
     "io.delta:delta-kernel-unitycatalog:4.4.0",
     "io.unitycatalog:unitycatalog-client:0.6.0",
 )
-# What Iceberg needs to write to S3: large, and only loaded where the warehouse is there.
-S3_COORDINATES = ("org.apache.iceberg:iceberg-aws-bundle:1.12.0",)
+# For a warehouse on S3, and only loaded there: what Iceberg needs (66 MB, with the AWS SDK in it), and what Spark's own
+# file source needs to read segments: Hadoop's S3A, and the two modules of the same SDK that Iceberg's bundle leaves
+# out (1.3 MB together; hadoop-aws names the SDK's own bundle, which is hundreds of times that).
+S3_COORDINATES = (
+    "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
+    "org.apache.hadoop:hadoop-aws:3.4.2",
+    "software.amazon.awssdk:apache-client:2.54.17",
+    "software.amazon.awssdk:s3-transfer-manager:2.54.17",
+)
 
 # Maven Central is Ivy's own default for this resolver; a mirror can be set in the user's Ivy settings instead.
 _IVY_SETTINGS = """<ivysettings>

@@ -188,4 +188,5 @@ def _asks_no_more(job: Job, other: Job) -> bool:
     return (
         set(job.steps) <= set(other.steps)
         and (job.partitions, job.settings, job.dry_run) == (other.partitions, other.settings, other.dry_run)
+        and job.force == other.force
     )

@@ -13,16 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainstem.app.each_table import look_at_each, named
 from mainstem.app.jobs import Jobs
 from mainstem.catalog import Catalog, TableIdent
 from mainstem.catalog.inventory import Inventory
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
 from mainstem.doors import compaction as door
-from mainstem.model import NOWHERE, MainstemError, NotFound, TableName
+from mainstem.doors.insight import TableFailure
+from mainstem.model import Conflict, MainstemError, NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
-from mainstem.tables.maintenance import MaintenanceSettings, Step, expire_before_ms, for_table, plan_groups
+from mainstem.tables.maintenance import (
+    MaintenanceSettings,
+    Step,
+    count_of,
+    expire_before_ms,
+    for_table,
+    plan_groups,
+)
 from mainstem.wire.jobs import ENDED, Job, JobNews, JobState
 
 if TYPE_CHECKING:
@@ -78,25 +87,23 @@ class Maintainer:
 
     async def candidates(self, sees: door.Sees, namespace: str | None, table: str | None) -> door.Candidates:
         """Tables with something to gain."""
-        found = []
-        for name in await self._names(sees, namespace, table):
-            candidate = await self._candidate(name, self._settings)
-            if candidate is not None and (_is_worth_it(candidate) or table is not None):
-                found.append(candidate)
+        names = await self._names(sees, namespace, table)
+        found, failures = await self._look_at(names, self._settings, is_one=table is not None)
         found.sort(key=lambda each: each.files_after - each.data_files - each.delete_files)
-        return door.Candidates(candidates=found, thresholds=msgspec.to_builtins(self._settings))
+        thresholds = msgspec.to_builtins(self._settings)
+        return door.Candidates(candidates=found, thresholds=thresholds, failures=failures)
 
     async def run(self, sees: door.Sees, asked: door.RunBody) -> door.RunAnswer:
         """Queue a job per table, or say what it would do."""
         namespace = asked.namespace if isinstance(asked.namespace, str) else ".".join(asked.namespace)
         changes = _changes(asked)
         settings = msgspec.structs.replace(self._settings, **changes)
-        plan = []
-        for name in await self._names(sees, namespace, asked.table):
-            candidate = await self._candidate(name, settings, asked.partitions)
-            if candidate is not None and (asked.table is not None or _is_worth_it(candidate)):
-                plan.append(candidate)
+        names = await self._names(sees, namespace, asked.table)
+        plan, failures = await self._look_at(names, settings, asked.partitions, is_one=asked.table is not None)
         steps = tuple(asked.steps)
+        if Step.REBUILD in steps and asked.table is None:
+            # The body is well formed: it is what it asks of all tables at once that cannot be.
+            raise Conflict("a rebuild is asked for by the name of one table. expected=table")
         if asked.dry_run:
             # Only a list of all files tells orphans, and only the pipeline can make one.
             steps = tuple(step for step in steps if step is Step.ORPHANS)
@@ -109,24 +116,26 @@ class Maintainer:
                 partitions=asked.partitions,
                 settings=changes,
                 dry_run=asked.dry_run,
+                force=asked.force,
             )
             jobs.append(await self._jobs.submit(job))
         if asked.wait_s:
             deadline_s = self._clock.monotonic_s() + asked.wait_s
             jobs = [await self._jobs.wait(job.id, max(0.0, deadline_s - self._clock.monotonic_s())) for job in jobs]
-        return door.RunAnswer(dry_run=asked.dry_run, jobs=jobs, plan=plan)
+        return door.RunAnswer(dry_run=asked.dry_run, jobs=jobs, plan=plan, failures=failures)
 
     async def auto(self, sees: door.Sees, *, dry_run: bool, only_due: bool = False) -> door.RunAnswer:
         """Queue a job for every table that has something to gain by the thresholds."""
         plan, jobs = [], []
-        for name in [name for name in await asyncio.to_thread(self._ours) if sees(name)]:
+
+        async def look(name: TableName) -> door.Candidate | None:
             if only_due and not await asyncio.to_thread(self._is_due, name):
-                continue
-            try:
-                candidate = await self._candidate(name, self._settings)
-            except NotFound:
-                # Dropped since it was listed.
-                continue
+                return None
+            return await self._candidate(name, self._settings)
+
+        names = [name for name in await asyncio.to_thread(self._ours) if sees(name)]
+        looked_at, failures = await look_at_each(names, look)
+        for name, candidate in looked_at:
             orphans = self._orphans_are_due(name)
             if candidate is None or not (_is_worth_it(candidate) or orphans):
                 continue
@@ -137,7 +146,7 @@ class Maintainer:
                     id="", table=str(name), steps=tuple(map(str, steps)), settings=self._tuned(), cause="auto"
                 )
                 jobs.append(await self._jobs.submit(job))
-        return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan)
+        return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan, failures=failures)
 
     def metrics(self, sees: door.Sees) -> door.CompactionMetrics:
         """Totals over the jobs that are remembered."""
@@ -191,6 +200,25 @@ class Maintainer:
         tables = await asyncio.to_thread(self._catalog.tables)
         names = (each.table for each in tables if namespace in (None, each.table.namespace))
         return sorted(name for name in names if sees(name))
+
+    async def _look_at(
+        self,
+        names: list[TableName],
+        settings: MaintenanceSettings,
+        partitions: tuple[str, ...] = (),
+        *,
+        is_one: bool,
+    ) -> tuple[list[door.Candidate], list[TableFailure]]:
+        """The tables that are worth it, and those that could not be looked at. One that is asked for must be."""
+        if is_one:
+            try:
+                candidates = [await self._candidate(name, settings, partitions) for name in names]
+            # The edge of the table.
+            except Exception as error:
+                raise named(error, names[0]) from error
+            return [candidate for candidate in candidates if candidate is not None], []
+        found, failures = await look_at_each(names, lambda name: self._candidate(name, settings, partitions))
+        return [each for _, each in found if each is not None and _is_worth_it(each)], failures
 
     async def _candidate(
         self, name: TableName, settings: MaintenanceSettings, partitions: tuple[str, ...] = ()
@@ -249,9 +277,16 @@ class Maintainer:
     def _ours(self) -> list[TableName]:
         """Other engines' tables are theirs to maintain, unless somebody asks."""
         tables = self._catalog.tables()
-        return sorted(
-            each.table for each in tables if each.covered > NOWHERE or self._in_delta(each.table) is not None
-        )
+        return sorted(each.table for each in tables if each.marks or self._is_delta(each.table))
+
+    def _is_delta(self, name: TableName) -> bool:
+        try:
+            return self._in_delta(name) is not None
+        except NotFound:
+            return False
+        # The edge of one table: what is wrong with it is told where it is looked at.
+        except Exception:
+            return True
 
     def _last_run_ms(self, name: TableName) -> int:
         ended = [job.finished_ms or 0 for job in self._jobs.all() if job.table == str(name) and job.state in ENDED]
@@ -279,8 +314,7 @@ def _name_of(job: Job) -> TableName:
 def _files_of(document: Document, snapshot_id: int) -> int:
     snapshot = next(each for each in document["snapshots"] if each["snapshot-id"] == snapshot_id)
     summary = snapshot.get("summary") or {}
-    counts = [str(summary.get(name, "0")) for name in ("total-data-files", "total-delete-files")]
-    return sum(int(count) for count in counts if count.isdecimal())
+    return sum(count_of(summary, name) for name in ("total-data-files", "total-delete-files"))
 
 
 def _changes(asked: door.RunBody) -> dict[str, Any]:

@@ -1,34 +1,75 @@
 """The metrics that Prometheus scrapes: the status, as numbers."""
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from mainstem.admission import RateSettings
 from mainstem.catalog.reports import Reported
 from mainstem.doors.cdc_ports import DoorStats
 from mainstem.doors.http import Status
 
+# Those of `[limits]` that refuse.
+RATE_LIMITS = (
+    "connections_per_s",
+    "messages_per_s",
+    "burst",
+    "connections_per_source",
+    "connections_per_address",
+    "connections_per_subnet",
+    "requests_per_s",
+)
+# What Spark did since the pipeline's start: the metric, the total that the pipeline reports, and what it is.
+_SPARK_TOTALS = (
+    ("passes", "passes", "Micro-batches and catch-ups that Spark carried into the tables."),
+    ("rows_read", "rows_read", "Changes that Spark's executors read."),
+    ("rows_written", "rows_written", "Rows that Spark's executors wrote: states, histories and dead letters."),
+    ("files_written", "files", "Data files that Spark's executors wrote."),
+    ("job_seconds", "job_s", "Seconds that Spark's jobs took."),
+    ("commit_seconds", "commit_s", "Seconds that lookups of old rows and commits took."),
+)
 _BREAKER = {"closed": 0, "half-open": 0.5, "open": 1}
+
+
+class Refused(NamedTuple):
+    """What was refused since the start."""
+
+    # Without a good token, by reason.
+    by_gate: Mapping[str, int] = {}
+    # By the setting of `[limits]` that it was too much for.
+    by_limit: Mapping[str, int] = {}
+    # Over HTTP, by the answer's status.
+    by_status: Mapping[int, int] = {}
+    # Processes of queries that were killed or died.
+    query_processes: int = 0
 
 
 def render_metrics(
     status: Status,
     door: DoorStats,
-    refused: Mapping[str, int] | None = None,
+    refused: Refused | None = None,
     reports: Mapping[str, Reported] | None = None,
+    limits: RateSettings | None = None,
 ) -> bytes:
-    """One scrape. `refused` counts what came without a good token, by reason; `reports` is what engines told us."""
+    """One scrape. `reports` is what engines told us, `limits` the limits as they are set now."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Scrape(status, door, refused or {}, reports or {}))
+    registry.register(_Scrape(status, door, refused or Refused(), reports or {}, limits or RateSettings()))
     return generate_latest(registry)
 
 
 class _Scrape(Collector):
     def __init__(
-        self, status: Status, door: DoorStats, refused: Mapping[str, int], reports: Mapping[str, Reported]
+        self,
+        status: Status,
+        door: DoorStats,
+        refused: Refused,
+        reports: Mapping[str, Reported],
+        limits: RateSettings,
     ) -> None:
+        self._limits = limits
         self._status = status
         self._reports = reports
         self._refused = refused
@@ -36,6 +77,7 @@ class _Scrape(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from self._gauges()
+        yield from self._rate_limits()
         yield from self._counters()
         yield from self._tables()
 
@@ -65,7 +107,7 @@ class _Scrape(Collector):
             yield GaugeMetricFamily(f"mainstem_{name}", text, value=value)
 
     def _counters(self) -> Iterable[Metric]:
-        counters = {
+        counters: dict[str, tuple[str, float]] = {
             "connections_opened": ("CDC connections since the start.", self._door.connections_opened),
             "connections_refused": ("Refused at a bound.", self._door.connections_refused),
             "batches": ("Batches made durable.", self._door.batches),
@@ -77,6 +119,8 @@ class _Scrape(Collector):
             ),
             "pipeline_restarts": ("Times that the pipeline was started again.", self._status.pipeline.restarts),
         }
+        totals = self._status.pipeline.totals
+        counters |= {f"spark_{name}": (text, totals.get(total, 0.0)) for name, total, text in _SPARK_TOTALS}
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"mainstem_{name}", text, value=value)
         nacks = CounterMetricFamily("mainstem_nacks", "Refused batches and messages.", labels=["reason"])
@@ -84,10 +128,27 @@ class _Scrape(Collector):
             nacks.add_metric([reason], count)
         yield nacks
         refused = CounterMetricFamily("mainstem_auth_refused", "Without a good token.", labels=["reason"])
-        for reason, count in self._refused.items():
+        for reason, count in self._refused.by_gate.items():
             refused.add_metric([reason], count)
         yield refused
+        yield CounterMetricFamily(
+            "mainstem_query_processes_replaced",
+            "Processes of queries that were killed at their time-out, left by their client, or died.",
+            value=self._refused.query_processes,
+        )
         yield from self._engines()
+
+    def _rate_limits(self) -> Iterable[Metric]:
+        """The limits of rate, what was too much for each, and every refusal over HTTP."""
+        limit = GaugeMetricFamily("mainstem_rate_limit", "The limits, as they are set now.", labels=["limit"])
+        limited = CounterMetricFamily("mainstem_rate_limited", "Refused by a limit of rate.", labels=["limit"])
+        for name in RATE_LIMITS:
+            limit.add_metric([name], getattr(self._limits, name))
+            limited.add_metric([name], self._refused.by_limit.get(name, 0))
+        answers = CounterMetricFamily("mainstem_http_refused", "Answers of 400 and above.", labels=["status"])
+        for status, count in sorted(self._refused.by_status.items()):
+            answers.add_metric([str(status)], count)
+        yield from (limit, limited, answers)
 
     def _engines(self) -> Iterable[Metric]:
         count = CounterMetricFamily("mainstem_catalog_reports", "Reports of engines.", labels=["kind"])
@@ -108,3 +169,10 @@ class _Scrape(Collector):
             covered.add_metric([name], table.covered)
             broken.add_metric([name], int(table.error is not None))
         yield from (lag, covered, broken)
+        behind = GaugeMetricFamily(
+            "mainstem_group_lag_records", "Records that a consumer group has still to read.", labels=["group", "topic"]
+        )
+        for group, topics in self._status.groups.items():
+            for topic, count in topics.items():
+                behind.add_metric([group, topic], count)
+        yield behind

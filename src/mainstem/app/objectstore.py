@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import msgspec
+
 from mainstem.catalog.settings import CatalogSettings
+from mainstem.model import LogId
 from mainstem.query.engine import EngineSettings
 from mainstem.query.sandbox import SandboxSettings
 
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
     from mainstem.query.delta import DeltaTables
 
 SCHEMES = ("s3://", "s3a://")
+SESSION_BYTES = 512 * 1024 * 1024
 REGION_DEFAULT = "us-east-1"
 _FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 
@@ -35,11 +39,22 @@ def spark_properties(settings: CatalogSettings) -> dict[str, str]:
     }
 
 
-def engine_settings(settings: CatalogSettings, warehouse: str) -> EngineSettings:
-    """The engine for queries in the gateway, with the way to the warehouse."""
-    sandbox = SandboxSettings()
+def segments_url(settings: CatalogSettings, log: LogId) -> str | None:
+    """Where segments are for executors on other machines; None where the warehouse is a folder: they stay in the log's.
+
+    By the log's identity: gateways that share a warehouse have logs of their own.
+    """
+    return f"{settings.warehouse.rstrip('/')}/_mainstem/{log}/segments" if is_on_s3(settings) else None
+
+
+def engine_settings(settings: CatalogSettings, warehouse: str, memory_bytes_max: int) -> EngineSettings:
+    """The engine for queries beside the gateway, with the way to the warehouse."""
+    # A new session takes some 300 MB for a moment, whatever it is bound to.
+    room = max(2 * memory_bytes_max, memory_bytes_max + SESSION_BYTES)
+    sandbox = SandboxSettings(memory_bytes_max=memory_bytes_max, process_bytes_max=room)
     if is_on_s3(settings):
-        sandbox = SandboxSettings(extensions=(*sandbox.extensions, "httpfs"), prepare=duckdb_secret(settings))
+        extensions = (*sandbox.extensions, "httpfs")
+        sandbox = msgspec.structs.replace(sandbox, extensions=extensions, prepare=duckdb_secret(settings))
     return EngineSettings(folder=f"{warehouse}/", sandbox=sandbox)
 
 

@@ -17,6 +17,8 @@ from mainstem.runtime.logs import set_up_logging
 TOKEN_VARIABLE = "MAINSTEM_PIPELINE_TOKEN"
 # Properties of the catalog that name the tables' store and its keys, as JSON; none where that is a folder.
 STORE_VARIABLE = "MAINSTEM_PIPELINE_STORE"
+# Settings of Spark's, as JSON: some of them are secrets.
+SPARK_VARIABLE = "MAINSTEM_PIPELINE_SPARK"
 
 
 def main(path: str) -> int:
@@ -32,6 +34,7 @@ def main(path: str) -> int:
             "class_archive": None if archive is None else str(archive),
             "token": os.environ.pop(TOKEN_VARIABLE, None),
             "catalog_properties": store,
+            "spark": msgspec.json.decode(os.environ.pop(SPARK_VARIABLE, "{}"), type=dict[str, str]),
         }
         settings = PipelineSettings.from_document({**document, **told})
     except MainstemError as error:

@@ -14,6 +14,7 @@ import msgspec
 from mainstem.app.address import read_address
 from mainstem.app.config import Config
 from mainstem.model import MainstemError, Overloaded
+from mainstem.runtime.children import python_module
 from mainstem.runtime.clock import SystemClock
 
 # Far more than it takes: a machine that is busy with other things starts it late.
@@ -86,7 +87,7 @@ class ServerProcess:
         self.start_s = self._clock.monotonic_s() - began_s
 
     def _spawn(self, config_path: Path) -> None:
-        command = [sys.executable, "-m", "mainstem.app", "serve", "--data", str(self.data)]
+        command = python_module("mainstem.app", "serve", "--data", str(self.data))
         with (self.data / "gateway.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--config", str(config_path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -1,7 +1,7 @@
 """Queries, wired: the catalog as the query package's lake, the log as what is pending, and the door before it all."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from litestar import Router
@@ -10,7 +10,7 @@ from mainstem.catalog import Catalog, GenericTable, TableIdent
 from mainstem.doors.analyst import analyst_router
 from mainstem.doors.query import Scope, query_router, unbounded
 from mainstem.log import Log
-from mainstem.model import NOWHERE, Invalid, LogPosition, NotFound, TableName
+from mainstem.model import Invalid, LogId, LogPosition, NotFound, TableName
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import EngineSettings, QueryEngine
 from mainstem.query.pending import LogPending
@@ -18,9 +18,9 @@ from mainstem.query.plan import Planner
 from mainstem.query.ports import BigQueryEngine, LoadedTable
 from mainstem.query.route import Router as EngineRouter
 from mainstem.query.route import RouteSettings
-from mainstem.query.spark_sql import spark_statement
 
 if TYPE_CHECKING:
+    from mainstem.catalog.inventory import OtherInventory
     from mainstem.query.delta import DeltaTables
 
 # The Delta tables, opened when they are first asked for.
@@ -52,16 +52,25 @@ class CatalogLake:
             raise NotFound(f"table does not exist. got={name}")
         return LoadedTable(name=name, metadata_location=loaded.metadata_location, metadata=loaded.stored.document)
 
-    def covered(self, name: TableName) -> LogPosition:
-        """The log position that a table covers, of whatever format it is."""
-        found = self._catalog.covered(name)
-        if found != NOWHERE or self._delta is None or not self._is_listed(name):
+    def marks(self, name: TableName) -> Mapping[LogId, LogPosition]:
+        """How much of each log a table covers, of whatever format it is."""
+        found = self._catalog.marks(name)
+        if found or self._delta is None or not self._is_listed(name):
             return found
-        return self._delta().covered(name)
+        return self._delta().marks(name)
 
     def delta(self, name: TableName) -> LoadedTable | None:
         """A Delta table of ours at its newest version, None where it is none. Blocks."""
         return self._delta().load(name) if self._delta is not None and self._is_listed(name) else None
+
+    def other_inventory(self, name: TableName) -> "OtherInventory | None":
+        """What such a table consists of, partition by partition; None where it is none. Blocks."""
+        found = self.delta(name)
+        if found is None or found.delta is None:
+            return None
+        from mainstem.app.deltainventory import other_inventory
+
+        return other_inventory(found.delta)
 
     def _load_delta(self, name: TableName) -> LoadedTable:
         found = self.delta(name)
@@ -99,18 +108,22 @@ def open_queries(
     route: RouteSettings | None = None,
     big: BigQueryEngine | None = None,
     scope: Scope = unbounded,
+    io: Mapping[str, str] | None = None,
 ) -> Queries:
-    """Build everything behind `/v1/query`. Without a log, `latest` reads what is committed."""
+    """Build everything behind `/v1/query`. Without a log, `latest` reads what is committed.
+
+    `io` has the properties by which manifests are read where they are not on this machine.
+    """
     route = route or RouteSettings()
-    pending = LogPending(log, lake.covered) if log is not None else None
+    pending = LogPending(log, lake.marks) if log is not None else None
     engine = QueryEngine(lake, settings, pending=pending)
-    planner = Planner(engine.binder, engine.parser)
+    planner = Planner(engine.binder, engine.statements, io_properties=io)
     dispatcher = Dispatcher(engine, planner, route, big=big)
 
-    def fits_spark(sql: str) -> None:
+    async def fits_spark(sql: str) -> None:
         if big is None:
             raise Invalid("there is no Spark here")
-        spark_statement(engine.parser, engine.parser.check(sql))
+        await engine.statements.for_spark(await engine.statements.check(sql))
 
     router = query_router(dispatcher, planner, EngineRouter(planner, route, fits_spark), scope=scope)
     return Queries(engine, router, analyst_router(engine, scope=scope))

@@ -5,9 +5,9 @@ import gc
 import ipaddress
 import logging
 import os
+import shutil
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +21,15 @@ from litestar.types import ASGIApp
 from mainstem.app.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.gateway import Gateway
-from mainstem.app.objectstore import delta_url, spark_properties
-from mainstem.app.pipeline import STORE_VARIABLE, TOKEN_VARIABLE
+from mainstem.app.mongo import tls_of
+from mainstem.app.objectstore import delta_url, segments_url, spark_properties
+from mainstem.app.pipeline import SPARK_VARIABLE, STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.supervisor import Supervisor
 from mainstem.doors.http_quick import QuickProtocol
 from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
 from mainstem.doors.ws_protocol import RawTextProtocol
-from mainstem.model import Invalid
+from mainstem.model import Invalid, Lineage
+from mainstem.runtime.children import child_environment, python_module
 from mainstem.runtime.clock import SystemClock
 from mainstem.runtime.descriptors import raise_descriptor_limit
 from mainstem.runtime.logs import RecentErrors, set_up_logging
@@ -53,6 +55,7 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     listener = _listen(config.server.host, config.server.port)
+    kafka_listener = _listen(config.server.host, config.kafka.port, "--kafka-port") if config.kafka.enabled else None
     gateway = await Gateway.open(config, data)
     gateway.observer.recent = recent
     url = _url(config.server, listener.getsockname()[1])
@@ -62,26 +65,35 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     inner_server = None if inner is None else _Server(app)
     inner_url = url if inner is None else f"http://127.0.0.1:{inner.getsockname()[1]}"
     token = gateway.authenticator.internal_token("mainstem-pipeline")
-    pipeline = _supervise(config, data, inner_url, token) if config.pipeline.enabled else None
+    pipeline = _supervise(gateway.config, data, inner_url, token, gateway.lineage) if config.pipeline.enabled else None
     # What is there now lives as long as the process: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
+    await _open_doors(gateway, config, kafka_listener)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[listener]))
         if inner is not None and inner_server is not None:
             tasks.create_task(inner_server.serve(sockets=[inner]))
-        maintaining = tasks.create_task(gateway.maintain())
-        compacting = tasks.create_task(gateway.maintainer.run_timer())
+        maintaining = [gateway.maintain(), gateway.maintainer.run_timer(), gateway.ship()]
+        maintaining += [gateway.retain_topics(), gateway.coordinate()]
+        beside = [tasks.create_task(each) for each in maintaining]
         if pipeline is not None:
             gateway.child = pipeline.status
+
+            def restart(changed: Config) -> None:
+                _write_settings(changed, data, inner_url, gateway.lineage)
+                pipeline.restart()
+
+            gateway.restart_pipeline = restart
             tasks.create_task(pipeline.run())
+        tasks.create_task(gateway.warm_queries())
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
         logger.info("stopping")
-        maintaining.cancel()
-        compacting.cancel()
+        for task in beside:
+            task.cancel()
         # The pipeline commits through us: it finishes what it has in hand before the door shuts.
         if pipeline is not None:
             await pipeline.stop()
@@ -92,13 +104,23 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     (data / ADDRESS_FILE).unlink(missing_ok=True)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+async def _open_doors(gateway: Gateway, config: Config, kafka_listener: socket.socket | None) -> None:
+    """Let the clients of the other protocols in, on ports of their own."""
+    if gateway.kafka is not None and kafka_listener is not None:
+        await gateway.kafka.open(kafka_listener, config.server)
+    if gateway.mongo is not None:
+        tls = tls_of(config.server.tls_cert, config.server.tls_key)
+        port = await gateway.mongo.door.listen(config.server.host, config.mongo.port, tls)
+        print(f"mainstem speaks MongoDB's protocol on port {port}", flush=True)
+
+
+def _listen(host: str, port: int, option: str = "--port") -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
-        raise Invalid(f"cannot listen on {host}:{port}: {error.strerror}. Choose another with --port.") from error
+        raise Invalid(f"cannot listen on {host}:{port}: {error.strerror}. Choose another with {option}.") from error
     listener.listen(LISTEN_BACKLOG)
     return listener
 
@@ -128,6 +150,11 @@ def check_exposure(config: Config) -> None:
             "without authentication the server only listens on loopback. "
             f"expected=[auth] keys or jwks_file got={server.host}"
         )
+    if config.mongo.is_on and not config.users:
+        raise Invalid(
+            "without users the Mongo door only listens on loopback. "
+            f"expected=[users.<name>] with credentials of `mainstem password` got={server.host}"
+        )
     if not server.tls_cert:
         logger.warning("no TLS: tokens and data cross the network in the clear, unless something in front has TLS")
 
@@ -145,7 +172,7 @@ def _inner_listener(server: ServerConfig) -> socket.socket | None:
     return _listen("127.0.0.1", 0)
 
 
-def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
+def _write_settings(config: Config, data: Path, url: str, lineage: Lineage) -> Path:
     folder = data / "pipeline"
     folder.mkdir(exist_ok=True)
     settings = folder / "settings.json"
@@ -158,27 +185,46 @@ def _supervise(config: Config, data: Path, url: str, token: str) -> Supervisor:
                 "jobs_url": f"{url}/v1/pipeline/jobs",
                 "queries_url": f"{url}/v1/pipeline/queries",
                 "maintenance": config.compaction,
-                "segments_dir": str(data / "log" / "segments"),
-                "checkpoint_dir": str(folder / "checkpoint"),
+                "segments_dir": segments_url(config.catalog, lineage.log) or str(data / "log" / "segments"),
+                "checkpoint_dir": str(_checkpoint_folder(folder, lineage)),
+                "lineage": lineage.spans,
                 "delta_url": delta_url(config.catalog, data),
                 "master": config.pipeline.master,
                 "driver_memory": config.pipeline.driver_memory,
                 "trigger_s": config.pipeline.trigger_s,
-                "parallel_tables": config.pipeline.parallel_tables,
-                "driver_rows_max": config.pipeline.driver_rows_max,
+                "ui_port": config.pipeline.ui_port,
                 "breaker_failures": config.pipeline.breaker_failures,
                 "breaker_open_s": config.pipeline.breaker_open_s,
+                "dropped_tables": config.pipeline.dropped_tables,
                 "parquet": config.parquet,
                 "tables": config.tables,
                 "logging": config.logging,
             }
         )
     )
-    command = [sys.executable, "-m", "mainstem.app.pipeline", str(settings)]
+    return settings
+
+
+def _supervise(config: Config, data: Path, url: str, token: str, lineage: Lineage) -> Supervisor:
+    settings = _write_settings(config, data, url, lineage)
+    command = python_module("mainstem.app.pipeline", str(settings))
     # By the environment, which only we can read: neither a file nor the list of processes shows the token or the keys.
     store = msgspec.json.encode(spark_properties(config.catalog)).decode()
-    environment = {**os.environ, TOKEN_VARIABLE: token, STORE_VARIABLE: store}
-    return Supervisor(command, log_path=folder / "pipeline.log", clock=SystemClock(), environment=environment)
+    spark = msgspec.json.encode(config.pipeline.spark).decode()
+    environment = child_environment(**{TOKEN_VARIABLE: token, STORE_VARIABLE: store, SPARK_VARIABLE: spark})
+    log_path = settings.with_name("pipeline.log")
+    return Supervisor(command, log_path=log_path, clock=SystemClock(), environment=environment)
+
+
+def _checkpoint_folder(folder: Path, lineage: Lineage) -> Path:
+    """Where the stream notes which segments it has seen. Another log's segments may have the same names."""
+    folders = folder / "checkpoints"
+    ours = folders / lineage.log
+    ours.mkdir(parents=True, exist_ok=True)
+    for other in folders.iterdir():
+        if other != ours:
+            shutil.rmtree(other, ignore_errors=True)
+    return ours
 
 
 class _Server(uvicorn.Server):

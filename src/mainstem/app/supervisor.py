@@ -54,6 +54,14 @@ class Supervisor:
         self._last_exit_ms: int | None = None
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES_MAX)
         self._stopping = asyncio.Event()
+        self._is_restarting = False
+
+    def restart(self) -> None:
+        """Let the child finish what it has in hand, and start it anew: it has new settings to read."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            self._is_restarting = True
+            process.terminate()
 
     def status(self) -> ChildStatus:
         """A snapshot for `/status`."""
@@ -75,6 +83,10 @@ class Supervisor:
             code = await self._run_once()
             if self._stopping.is_set():
                 return
+            if self._is_restarting:
+                self._is_restarting = False
+                log.info("the pipeline is started anew with other settings")
+                continue
             if self._clock.monotonic_s() - started_s > HEALTHY_S:
                 backoff_s = BACKOFF_S_MIN
             self._restarts += 1

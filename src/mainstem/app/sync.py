@@ -4,10 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mainstem.admission import Gate, Intake, Limits
+from mainstem.app.sync_declared import DeclaredTypes
 from mainstem.app.sync_history import LakeHistory
+from mainstem.app.sync_schemas import LakeSchemas
 from mainstem.doors.sync import SyncDoor
 from mainstem.doors.sync_http import Flusher
 from mainstem.feeds.checkpoints import Checkpoints
+from mainstem.feeds.cursors import Cursors
 from mainstem.feeds.feeds import Feeds
 from mainstem.feeds.pushes import Pushes
 from mainstem.feeds.schemas import Schemas
@@ -17,6 +20,7 @@ from mainstem.feeds.shadows import Shadows
 from mainstem.feeds.tap import Tap
 from mainstem.log import Log
 from mainstem.model import LogPosition
+from mainstem.model.position import Lineage
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync.checks import PUSH_BYTES_MAX
 
@@ -24,9 +28,10 @@ from mainstem.wire.sync.checks import PUSH_BYTES_MAX
 class Sync:
     """What the gateway mounts, asks and closes."""
 
-    def __init__(self, door: SyncDoor, feeds: Feeds) -> None:
+    def __init__(self, door: SyncDoor, feeds: Feeds, declared: DeclaredTypes) -> None:
         self.door = door
         self.feeds = feeds
+        self.declared = declared
 
 
 def make_sync(
@@ -41,19 +46,23 @@ def make_sync(
     clock: Clock,
     connections_max: int,
     history: LakeHistory,
+    declared: DeclaredTypes,
+    lake_schemas: LakeSchemas,
+    lineage: Callable[[], Lineage],
     watermark: Callable[[], LogPosition],
 ) -> Sync:
     """Build everything behind `/sync`. `await sync.feeds.start()` before it is served."""
     folder = data / "sync"
-    feeds = Feeds(log, tap, SeenDeltas(folder / "seen.db"), history)
+    cursors = Cursors(lineage)
+    feeds = Feeds(log, tap, SeenDeltas(folder / "seen.db", cursors), history, declared=declared)
     schemas = Schemas(folder / "schemas.json")
     # The same gate, but for the size of a batch.
     own = Gate(gate.dedup, limits, backlog_bytes, rates=gate.rates, pressure=gate.pressure)
-    checkpoints = Checkpoints(folder / "checkpoints", history, watermark)
+    checkpoints = Checkpoints(folder / "checkpoints", history, watermark, cursors)
     pushes = Pushes(Intake(own, tap), feeds, schemas, clock)
     shadows = Shadows(folder / "ruled.json", feeds)
-    service = SyncService(pushes, feeds, shadows, schemas, checkpoints, clock)
-    return Sync(SyncDoor(service, flusher, gate.rates, connections_max=connections_max), feeds)
+    service = SyncService(pushes, feeds, shadows, schemas, checkpoints, clock, lake_schemas.declare, cursors)
+    return Sync(SyncDoor(service, flusher, gate.rates, connections_max=connections_max), feeds, declared)
 
 
 def push_limits(backlog_bytes_max: int) -> Limits:

@@ -1,11 +1,12 @@
 """The history tables as the feeds ask for them, read by the gateway's own query engine."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from mainstem.feeds.entries import StoredChange
 from mainstem.feeds.seen import Identified
-from mainstem.model import Invalid, LogPosition, TableName
+from mainstem.feeds.topics.changes import Told
+from mainstem.model import Invalid, LogPosition, NotFound, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake
@@ -36,9 +37,31 @@ class LakeHistory:
         rows = await self._rows(" UNION ALL ".join(parts) + f" ORDER BY 1 LIMIT {int(limit)}", limit)
         return [StoredChange(*row) for row in rows]
 
-    async def names(self, namespace: str) -> Sequence[str]:
-        """The logical tables of a namespace. Raises Invalid where one keeps no history."""
-        return [name.table for name in await self._logical(namespace)]
+    async def of_table(
+        self, table: TableName, *, after: LogPosition, through: LogPosition, limit: int
+    ) -> Sequence[Told]:
+        """The first changes of one table at positions after < p <= through, in order."""
+        if table.history not in await self._lake.tables():
+            if not await self._has_rows(table):
+                return ()
+            raise Invalid(f"the table keeps no history. got={table}", reason="offset_out_of_range")
+        rows = await self._rows(
+            f"SELECT _position, _hlc, _op, _key, _columns, _before, _source, _sequence FROM {_quoted(table)} "
+            f"WHERE _position > {int(after)} AND _position <= {int(through)} ORDER BY 1 LIMIT {int(limit)}",
+            limit,
+        )
+        return [Told(*row) for row in rows]
+
+    async def histories(self, namespace: str) -> Mapping[str, str | None]:
+        """The logical tables of a namespace, and where the history of each is that is kept in Delta.
+
+        Raises Invalid where one keeps no history.
+        """
+        found: dict[str, str | None] = {}
+        for name in await self._logical(namespace):
+            history = await self._lake.load(name.history)
+            found[name.table] = None if history.delta is None else history.metadata_location
+        return found
 
     async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
         """Every change up to a position that has an id, of every namespace."""
@@ -62,12 +85,21 @@ class LakeHistory:
         """The tables of a namespace, each with a history. Raises Invalid where one has none."""
         names = {name.table for name in await self._lake.tables() if name.namespace == namespace}
         own = sorted(name for name in names if not name.endswith((HISTORY_SUFFIX, DEAD_LETTERS_SUFFIX)))
-        logical = [TableName(namespace, name) for name in own]
-        if bare := [name for name in logical if name.history.table not in names]:
-            raise Invalid(
-                f"the cursor is too old: a table keeps no history. got={bare[0]}", reason="cursor_expired"
-            )
+        logical = []
+        for name in (TableName(namespace, each) for each in own):
+            if name.history.table in names:
+                logical.append(name)
+            elif await self._has_rows(name):
+                raise Invalid(f"the cursor is too old: a table keeps no history. got={name}", reason="cursor_expired")
         return logical
+
+    async def _has_rows(self, name: TableName) -> bool:
+        """Whether anything was ever written to a table. One that was only declared has nothing to go back to."""
+        try:
+            loaded = await self._lake.load(name)
+        except NotFound:
+            return False
+        return loaded.delta is not None or bool(loaded.metadata.get("snapshots"))
 
     async def _rows(self, sql: str, limit: int) -> list[tuple[Any, ...]]:
         request = QueryRequest(sql=sql, limit=limit, timeout_ms=TIMEOUT_MS_MAX)

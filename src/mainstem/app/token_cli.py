@@ -1,12 +1,14 @@
-"""`mainstem token` and `mainstem key`: tokens and keys, for development and for whoever has no issuer of its own."""
+"""`mainstem token`, `key` and `password`: credentials, for development and for whoever has no issuer of its own."""
 
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import rich_click as click
 
+from mainstem.admission import scram
 from mainstem.admission.keys import Key, new_secret, private_key, secret_key
 from mainstem.admission.keys import sign as signed
 from mainstem.admission.principal import Role
@@ -97,3 +99,30 @@ def _seconds(text: str) -> int:
     if match is None or int(match[1]) == 0:
         raise click.BadParameter(f"expected a number and s, m, h or d, such as 12h; got {text!r}")
     return int(match[1]) * _UNITS_S[match[2]]
+
+
+@click.command()
+@click.argument("user")
+@click.option(
+    "--password", prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for where it is not given."
+)
+@click.option("--role", type=click.Choice([role.value for role in Role]), default=Role.WRITER.value, show_default=True)
+@click.option(
+    "--iterations",
+    type=click.IntRange(scram.ITERATIONS_MIN, scram.ITERATIONS_MAX),
+    default=scram.ITERATIONS,
+    show_default=True,
+    help="How dear a guess is.",
+)
+def password(user: str, password: str, role: str, iterations: int) -> None:
+    """Print the section of the configuration that lets USER log in with a password: salted keys, never the password."""
+    try:
+        name = scram.saslprep(user)
+        found = [
+            scram.derive(password, hash_name=mechanism.hash_name, iterations=iterations)
+            for mechanism in scram.Mechanism
+        ]
+    except MainstemError as error:
+        raise click.ClickException(str(error)) from error
+    settings = {"credentials": [scram.to_text(each) for each in found], "role": role}
+    click.echo(msgspec.toml.encode({"users": {name: settings}}).decode(), nl=False)

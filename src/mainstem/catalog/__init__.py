@@ -24,7 +24,7 @@ from mainstem.catalog.errors import (
     NoSuchWarehouse,
     Unsupported,
 )
-from mainstem.catalog.fence import POSITION_KEY, ROLLBACK_PROPERTY
+from mainstem.catalog.fence import ROLLBACK_PROPERTY, Marks
 from mainstem.catalog.generic import GenericTable
 from mainstem.catalog.names import Namespace, TableIdent
 from mainstem.catalog.sqlite_store import SqliteStore
@@ -32,7 +32,6 @@ from mainstem.catalog.store import Store
 from mainstem.catalog.views import LoadedView, NewView
 
 __all__ = [
-    "POSITION_KEY",
     "ROLLBACK_PROPERTY",
     "WAREHOUSE",
     "AlreadyExists",
@@ -44,6 +43,7 @@ __all__ = [
     "IllegalArgument",
     "Loaded",
     "LoadedView",
+    "Marks",
     "Namespace",
     "NamespaceNotEmpty",
     "NewTable",

@@ -14,27 +14,27 @@ from dataclasses import dataclass, field
 from mainstem.catalog import requirements as requirement_rules
 from mainstem.catalog import updates as update_rules
 from mainstem.catalog.access import Access
+from mainstem.catalog.boundaries import check_document, check_properties, check_updates
 from mainstem.catalog.documents import CACHE_BYTES_MAX, Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchTable, NoSuchWarehouse
-from mainstem.catalog.fence import check_fence, covered_position
+from mainstem.catalog.fence import Marks, check_fence, covered_marks
 from mainstem.catalog.files import Files, RoutedFiles
 from mainstem.catalog.generic import GenericTables
-from mainstem.catalog.inventory import Inventories
+from mainstem.catalog.inventory import Inventories, OtherInventory
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.metadata import current_snapshot_id, new_document
 from mainstem.catalog.names import Namespace, TableIdent, check_ident, check_namespace, ident_of
 from mainstem.catalog.planning import Planner, Scan, ScanRequest
+from mainstem.catalog.purging import Purger, check_purge
 from mainstem.catalog.reports import Reports
 from mainstem.catalog.schemas import Document
 from mainstem.catalog.store import Kind, Mark, Pointer, Store, Swap, Watch
 from mainstem.catalog.tokens import Tokens
 from mainstem.catalog.views import Views, refuse_taken
 from mainstem.model import (
-    NOWHERE,
     Corrupt,
     Invalid,
-    LogPosition,
     MainstemError,
     NotFound,
     OutcomeUnknown,
@@ -42,6 +42,7 @@ from mainstem.model import (
     TableName,
 )
 from mainstem.runtime.clock import Clock, SystemClock
+from mainstem.tables.places import is_inside
 
 WAREHOUSE = "lake"
 ATTEMPTS_MAX = 5
@@ -56,7 +57,7 @@ class Committed:
 
     table: TableName
     snapshot_id: int | None
-    covered: LogPosition
+    marks: Marks
     metadata_location: str
 
 
@@ -84,7 +85,7 @@ class TableState:
 
     table: TableName
     snapshot_id: int | None
-    covered: LogPosition
+    marks: Marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +145,9 @@ class Catalog:
     ) -> None:
         self._store = store
         self._files = files or RoutedFiles()
-        self._locations = Locations(self._files, warehouse, new_id)
+        self._locations = Locations(self._files, store, warehouse, new_id)
         self._documents = Documents(self._files, cache_bytes_max)
+        self._purger = Purger(self._files, self._documents, store)
         self._clock = clock or SystemClock()
         self._on_commit = on_commit
         self._new_id = new_id
@@ -155,6 +157,8 @@ class Catalog:
         self.reports = Reports()
         self._planner = Planner(self._files.file_io)
         self.inventories = Inventories(self._files.file_io)
+        # Set by whoever can read tables of other formats; None for a table that it cannot.
+        self.other_inventory: Callable[[TableName], OtherInventory | None] = lambda _: None
         self.views = Views(
             store=store,
             files=self._files,
@@ -164,7 +168,9 @@ class Catalog:
             new_id=new_id,
         )
 
-        self.generic = GenericTables(store=store, locks=self._locks, new_id=new_id, announce=self._announce)
+        self.generic = GenericTables(
+            store=store, locations=self._locations, locks=self._locks, new_id=new_id, announce=self._announce
+        )
 
     def close(self) -> None:
         """Release the store."""
@@ -174,6 +180,15 @@ class Catalog:
     def warehouse(self) -> str:
         """The folder of all tables that the catalog itself placed."""
         return self._locations.warehouse
+
+    def is_in_warehouse(self, location: object) -> bool:
+        """Whether a location lies below the warehouse."""
+        return self._locations.is_inside(location)
+
+    def is_place_of(self, ident: TableIdent, location: object) -> bool:
+        """Whether a location is the table's own: where it is, or a folder that only a table of its name is given."""
+        pointer = self._store.entry(ident)
+        return (pointer is not None and pointer.location == location) or self._locations.is_of(ident, location)
 
     @property
     def cached_bytes(self) -> int:
@@ -187,15 +202,15 @@ class Catalog:
 
     # --- what the gateway asks ---
 
-    def covered(self, name: TableName) -> LogPosition:
-        """The log position that a table covers: `NOWHERE` for one that does not exist."""
+    def marks(self, name: TableName) -> Marks:
+        """How much of each log a table covers: nothing for one that does not exist."""
         pointer = self._find(ident_of(name))
-        return NOWHERE if pointer is None else pointer.covered
+        return {} if pointer is None else pointer.marks
 
     def tables(self) -> list[TableState]:
         """Every table, of whatever format, with its snapshot and what it covers."""
         return [
-            TableState(ident.table_name, pointer.snapshot_id, pointer.covered)
+            TableState(ident.table_name, pointer.snapshot_id, pointer.marks)
             for kind in (Kind.TABLE, Kind.GENERIC)
             for ident, pointer in self._store.entries(None, kind)
         ]
@@ -331,12 +346,15 @@ class Catalog:
             base = self._find(ident) if overwrite else None
             if base is None:
                 refuse_taken(self._store, ident, Kind.TABLE)
+            check_document(stored.document, metadata_location)
+            self._locations.check(stored.document["location"], ident)
             pointer = _pointer(stored.document, metadata_location)
-            check_fence(NOWHERE if base is None else base.covered, pointer.covered, ())
+            check_fence({} if base is None else base.marks, pointer.marks, ())
             expected = None if base is None else base.metadata_location
-            if not self._store.swap([Swap(ident, expected, pointer)]):
+            if not self._store.swap([Swap(ident, expected, pointer, takes_location=True)]):
                 raise AlreadyExists(f"Table already exists: {ident}")
             self._announce(ident, pointer)
+            self._hint(pointer)
         return Loaded(metadata_location, stored)
 
     def rename_table(self, source: TableIdent, destination: TableIdent) -> None:
@@ -348,9 +366,10 @@ class Catalog:
     def drop_table(self, ident: TableIdent, *, purge: bool) -> None:
         """Forget a table; with `purge`, remove its files as well, once it is forgotten."""
         with self._locks.hold([ident]):
+            known = self._purgeable(ident) if purge else None
             pointer = self._store.drop(ident, Kind.TABLE)
-        if purge:
-            self._purge(pointer)
+        if known is not None:
+            self._purger.purge(ident, known, pointer.metadata_location)
 
     def unregister_table(self, ident: TableIdent) -> Loaded:
         """Forget a table and leave its files, so that another catalog can take it up."""
@@ -452,8 +471,11 @@ class Catalog:
         )
         if after is before:
             return _Prepared(ident, base, stored, before, None)
+        if after["location"] != before["location"]:
+            self._locations.check(after["location"], ident)
+        check_updates(after["location"], commit.updates, after)
         pointer = _pointer(after, next_location(after, base.metadata_location, self._new_id()))
-        check_fence(base.covered, pointer.covered, commit.updates)
+        check_fence(base.marks, pointer.marks, commit.updates)
         return _Prepared(ident, base, stored, after, pointer)
 
     def _prepare_create(self, commit: Commit) -> _Prepared:
@@ -467,6 +489,8 @@ class Catalog:
         if not any(update.get("action") == "set-location" for update in updates):
             updates.append({"action": "set-location", "location": self._locations.claim(ident)})
         document = update_rules.create(updates, uuid=self._new_id(), now_ms=self._clock.now_ms())
+        self._locations.check(document["location"], ident)
+        check_updates(document["location"], updates, document)
         self._files.claim_table(document["location"])
         pointer = _pointer(document, next_location(document, None, self._new_id()))
         return _Prepared(ident, None, None, document, pointer)
@@ -479,7 +503,7 @@ class Catalog:
         try:
             for p, pointer in changed:
                 written[p.ident] = self._write(pointer.metadata_location, p.document, p.base_stored)
-            swaps = [Swap(p.ident, p.base.metadata_location if p.base else None, pointer) for p, pointer in changed]
+            swaps = [_swap_of(p, pointer) for p, pointer in changed]
             keep_files = not swaps or self._store.swap(swaps)
         except OutcomeUnknown:
             # The swap may have happened, so the files must stay.
@@ -494,6 +518,7 @@ class Catalog:
         for p, pointer in changed:
             self._documents.keep(pointer.metadata_location, written[p.ident])
             self._announce(p.ident, pointer)
+            self._hint(pointer)
             self._remove_old_metadata(p)
         return [self._loaded(p, written.get(p.ident)) for p in prepared]
 
@@ -516,13 +541,21 @@ class Catalog:
             return
         kept = {entry["metadata-file"] for entry in prepared.document["metadata-log"]}
         for entry in prepared.base_stored.document["metadata-log"]:
-            if entry["metadata-file"] not in kept:
-                self._remove_quietly(entry["metadata-file"])
+            path = entry["metadata-file"]
+            if path not in kept and is_inside(path, prepared.document["location"]):
+                self._remove_quietly(path)
+
+    def _hint(self, pointer: Pointer) -> None:
+        try:
+            self._files.write_hint(pointer.location, pointer.metadata_location)
+        except (OSError, Invalid) as error:
+            # The commit is durable; whoever reads the folder alone sees an older version until the next one.
+            _logger.warning("the hint of a table's version was not written: %s", error)
 
     def _announce(self, ident: TableIdent, pointer: Pointer) -> None:
         if self._on_commit is None:
             return
-        committed = Committed(ident.table_name, pointer.snapshot_id, pointer.covered, pointer.metadata_location)
+        committed = Committed(ident.table_name, pointer.snapshot_id, pointer.marks, pointer.metadata_location)
         try:
             self._on_commit(committed)
         except Exception:
@@ -558,7 +591,8 @@ class Catalog:
     def _first_document(self, ident: TableIdent, new: NewTable) -> Document:
         self._store.namespace_properties(ident.namespace)
         refuse_taken(self._store, ident, Kind.TABLE)
-        location = new.location.rstrip("/") if new.location else self._locations.claim(ident)
+        location = self._locations.check(new.location, ident) if new.location else self._locations.claim(ident)
+        check_properties(location, new.properties)
         document = new_document(
             schema=new.schema,
             spec=new.spec,
@@ -572,14 +606,16 @@ class Catalog:
             self._files.claim_table(location)
         return document
 
-    def _purge(self, pointer: Pointer) -> None:
-        # Outside of the warehouse a folder may hold more than the table: there, only metadata that is surely ours goes.
-        ours = self._locations.is_inside(pointer.location) and not self._store.is_location_used(pointer.location)
-        with suppress(OSError):
-            if ours:
-                self._files.remove_table(pointer.location)
-            else:
-                self._files.remove(pointer.metadata_location)
+    def _purgeable(self, ident: TableIdent) -> Document | None:
+        """What a purge goes by: the table's metadata. None where that cannot be read: its files stay."""
+        pointer = self._existing(ident)
+        try:
+            document = self._current(pointer).document
+        except (NotFound, Corrupt) as error:
+            _logger.warning("a dropped table keeps its files: %s", error, extra={"table": str(ident)})
+            return None
+        check_purge(ident, document)
+        return document
 
     def _remove_quietly(self, location: str) -> None:
         # A file that is left over costs space and nothing else.
@@ -587,8 +623,15 @@ class Catalog:
             self._files.remove(location)
 
 
+def _swap_of(prepared: _Prepared, pointer: Pointer) -> Swap:
+    base = prepared.base
+    expected = None if base is None else base.metadata_location
+    return Swap(prepared.ident, expected, pointer, takes_location=base is None or base.location != pointer.location)
+
+
 def _pointer(document: Document, location: str) -> Pointer:
-    return Pointer(location, document["location"], current_snapshot_id(document), covered_position(document))
+    folder = document["location"].rstrip("/")
+    return Pointer(location, folder, current_snapshot_id(document), covered_marks(document))
 
 
 def _corrupt(pointer: Pointer, error: Invalid) -> Corrupt:

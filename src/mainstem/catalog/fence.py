@@ -1,45 +1,62 @@
-"""The fence: what a table covers of the log never goes backwards.
+"""The fence: what a table covers of any log never goes backwards.
 
-Every commit of the pipeline writes the log position it covers into its snapshot's summary. The covered position of a
-table is the newest such marker in the ancestry of `main`. A commit after which it would be lower (a replayed batch on
-top of an older snapshot, a rollback, a replaced table, an expired marker) would make the pipeline apply changes a
-second time, so it is refused, unless it says that it means to.
+Every commit of a pipeline writes into its snapshot's summary how much it covers of each log (`mainstem.tables.marks`).
+What a table covers is what the newest snapshot with such marks in the ancestry of `main` says. A commit after which one
+of them would be lower or gone (a replayed batch on top of an older snapshot, a rollback, a replaced table, an expired
+mark, a writer that does not know of the other logs) would make a pipeline apply changes a second time, so it is
+refused, unless it says that it means to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mainstem.catalog.errors import CommitFailed
 from mainstem.catalog.metadata import ancestry, current_snapshot_id
 from mainstem.catalog.schemas import Document
-from mainstem.model import NOWHERE, LogPosition
+from mainstem.model import NOWHERE
+from mainstem.model.position import UNNAMED, LogId, LogPosition
+from mainstem.tables.marks import positions_of
 
-POSITION_KEY = "mainstem.position"
-# A commit that sets this table property to the position it goes back to is a rollback on purpose.
+# A commit that sets this table property to the marks that it goes back to is a rollback on purpose.
 ROLLBACK_PROPERTY = "mainstem.rollback-to-position"
 
-
-def covered_position(document: Document) -> LogPosition:
-    """The log position that the table's main branch covers."""
-    for snapshot in ancestry(document, current_snapshot_id(document)):
-        text = (snapshot.get("summary") or {}).get(POSITION_KEY, "")
-        if isinstance(text, str) and text.isdecimal():
-            return LogPosition(int(text))
-    return NOWHERE
+Marks = Mapping[LogId, LogPosition]
 
 
-def check_fence(before: LogPosition, after: LogPosition, updates: Sequence[Document]) -> None:
-    """Refuse a commit that moves the covered position backwards."""
-    if after < before and not _is_deliberate(after, updates):
+def covered_marks(document: Document) -> Marks:
+    """How much of each log the table's main branch covers."""
+    return marks_at(document, current_snapshot_id(document))
+
+
+def marks_at(document: Document, snapshot_id: int | None) -> Marks:
+    """How much of each log a snapshot covers, by itself or by its ancestors."""
+    for snapshot in ancestry(document, snapshot_id):
+        if found := positions_of(snapshot.get("summary") or {}):
+            return found
+    return {}
+
+
+def marks_text(marks: Marks) -> str:
+    """Marks in one line: `41` where there is no more than the unnamed log's, otherwise `a1b2…=41, c3d4…=7`."""
+    if not marks.keys() - {UNNAMED}:
+        return str(marks.get(UNNAMED, NOWHERE))
+    return ", ".join(f"{log}={position}" if log else str(position) for log, position in sorted(marks.items()))
+
+
+def check_fence(before: Marks, after: Marks, updates: Sequence[Document]) -> None:
+    """Refuse a commit that moves what is covered of any log backwards."""
+    back = {log: position for log, position in before.items() if after.get(log, NOWHERE) < position}
+    if back and not _is_deliberate(after, updates):
         raise CommitFailed(
-            f"covered position would go backwards. expected=at least {before} got={after}; "
-            f"a deliberate rollback sets the table property {ROLLBACK_PROPERTY} to {after} in the same commit"
+            f"covered position would go backwards. expected=at least {marks_text(back)} got={marks_text(after)}; "
+            f'a deliberate rollback sets the table property {ROLLBACK_PROPERTY} to "{marks_text(after)}" '
+            "in the same commit"
         )
 
 
-def _is_deliberate(after: LogPosition, updates: Sequence[Document]) -> bool:
+def _is_deliberate(after: Marks, updates: Sequence[Document]) -> bool:
     return any(
         update.get("action") == "set-properties"
         and isinstance(changes := update.get("updates"), dict)
-        and changes.get(ROLLBACK_PROPERTY) == str(after)
+        and changes.get(ROLLBACK_PROPERTY) == marks_text(after)
         for update in updates
     )

@@ -6,8 +6,8 @@ other scheme goes through pyiceberg's FileIO, whose import is slow and therefore
 
 import gzip
 import os
-import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # Gives pyiceberg's way to the files at a location.
 FileIoOf = Callable[[str], "FileIO"]
 
+# Iceberg's own name for it, by which DuckDB's `iceberg_scan` of a folder finds the table.
+HINT = "metadata/version-hint.text"
+METADATA_SUFFIX = ".metadata.json"
 GZIP_MAGIC = b"\x1f\x8b"
 _TABLE_FOLDERS = ("data", "metadata")
 
@@ -38,14 +41,17 @@ class Files(Protocol):
     def write_new(self, location: str, data: bytes) -> None:
         """Write a file that does not exist yet; when this returns, it survives a power cut."""
 
+    def write_hint(self, folder: str, metadata_location: str) -> None:
+        """Say which metadata file is current to whoever reads the folder alone, where people do that."""
+
     def remove(self, location: str) -> None:
         """Remove a file; none is fine."""
 
     def claim_table(self, location: str) -> bool:
         """Make a table's folders. False if another table's files are already there."""
 
-    def remove_table(self, location: str) -> None:
-        """Remove the data and metadata files below a table's location."""
+    def remove_empty_folders(self, location: str) -> None:
+        """Remove what is left of a table whose files are gone: folders that hold nothing."""
 
     def file_io(self, location: str) -> "FileIO":
         """pyiceberg's way to a location, for reading manifests."""
@@ -72,6 +78,16 @@ class LocalFiles:
             _make_folder(Path(path).parent)
             durable.write_new(path, data)
 
+    def write_hint(self, folder: str, metadata_location: str) -> None:
+        metadata = local_path(metadata_location)
+        hint = local_path(folder) / HINT
+        if metadata.parent != hint.parent or not metadata.name.endswith(METADATA_SUFFIX):
+            return
+        # Renamed into its place: nobody reads half of it. Not synced: after a crash it may name an older file.
+        scratch = hint.with_name(f".{metadata.name}.hint")
+        scratch.write_text(metadata.name.removesuffix(METADATA_SUFFIX))
+        scratch.replace(hint)
+
     def remove(self, location: str) -> None:
         local_path(location).unlink(missing_ok=True)
 
@@ -83,12 +99,14 @@ class LocalFiles:
             _make_folder(path / folder)
         return True
 
-    def remove_table(self, location: str) -> None:
+    def remove_empty_folders(self, location: str) -> None:
         path = local_path(location)
         for folder in _TABLE_FOLDERS:
-            shutil.rmtree(path / folder, ignore_errors=True)
-        # Folders of tables in nested namespaces may live beside; then the folder stays.
-        if path.is_dir() and not any(path.iterdir()):
+            for each, _, _ in os.walk(path / folder, topdown=False):
+                # Not empty: then it stays.
+                with suppress(OSError):
+                    Path(each).rmdir()
+        with suppress(OSError):
             path.rmdir()
 
     def file_io(self, location: str) -> "FileIO":
@@ -124,6 +142,10 @@ class ObjectFiles:
         with self.file_io(location).new_output(location).create(overwrite=False) as stream:
             stream.write(data)
 
+    def write_hint(self, folder: str, metadata_location: str) -> None:
+        # Who reads a bucket has a catalog, and this would be a request for each commit.
+        return
+
     def remove(self, location: str) -> None:
         try:
             self.file_io(location).delete(location)
@@ -134,18 +156,9 @@ class ObjectFiles:
         # Object stores have no folders to make, and file names carry ids, so nothing can be written over.
         return bool(location)
 
-    def remove_table(self, location: str) -> None:
-        from pyarrow.fs import FileSelector
-        from pyiceberg.io.pyarrow import PyArrowFileIO
-
-        io = PyArrowFileIO(self._properties)
-        scheme, netloc, path = PyArrowFileIO.parse_location(location)
-        filesystem = io.fs_by_scheme(scheme, netloc)
-        for folder in _TABLE_FOLDERS:
-            selector = FileSelector(f"{path}/{folder}", recursive=True, allow_not_found=True)
-            for info in filesystem.get_file_info(selector):
-                if info.is_file:
-                    filesystem.delete_file(info.path)
+    def remove_empty_folders(self, location: str) -> None:
+        # Object stores have none.
+        return
 
 
 class RoutedFiles:
@@ -171,14 +184,17 @@ class RoutedFiles:
     def write_new(self, location: str, data: bytes) -> None:
         self._of(location).write_new(location, data)
 
+    def write_hint(self, folder: str, metadata_location: str) -> None:
+        self._of(folder).write_hint(folder, metadata_location)
+
     def remove(self, location: str) -> None:
         self._of(location).remove(location)
 
     def claim_table(self, location: str) -> bool:
         return self._of(location).claim_table(location)
 
-    def remove_table(self, location: str) -> None:
-        self._of(location).remove_table(location)
+    def remove_empty_folders(self, location: str) -> None:
+        self._of(location).remove_empty_folders(location)
 
 
 def is_local(location: str) -> bool:

@@ -2,7 +2,7 @@
 
 The catalog knows where such a table is and in which format, and nothing of its inside: whoever writes it keeps its own
 log beside the data. They share their names with Iceberg tables and views. Whoever carries a log into one says how far
-it is by the property `mainstem.position`, which counts as an Iceberg table's commit does.
+it is by the properties `mainstem.position.<log>`, which count as the marks of an Iceberg table's snapshot do.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from mainstem.catalog.errors import CommitFailed, NoSuchGenericTable
-from mainstem.catalog.fence import POSITION_KEY, check_fence
+from mainstem.catalog.fence import check_fence
+from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.names import Namespace, TableIdent, check_ident
 from mainstem.catalog.store import Kind, Pointer, Store, Swap
 from mainstem.catalog.views import refuse_taken
-from mainstem.model import NOWHERE, Invalid, LogPosition
+from mainstem.model import Invalid
+from mainstem.tables.marks import positions_of
 
 FORMAT_LENGTH_MAX = 64
 # The version of the table that a position is of: what an Iceberg table's snapshot is.
@@ -48,11 +50,13 @@ class GenericTables:
         self,
         *,
         store: Store,
+        locations: Locations,
         locks: TableLocks,
         new_id: Callable[[], str],
         announce: Callable[[TableIdent, Pointer], None],
     ) -> None:
         self._store = store
+        self._locations = locations
         self._locks = locks
         self._new_id = new_id
         self._announce = announce
@@ -76,12 +80,13 @@ class GenericTables:
             raise Invalid("a generic table is somewhere. expected=base-location got=none")
         if not 0 < len(table.format) <= FORMAT_LENGTH_MAX:
             raise Invalid(f"format is not one. expected=1 to {FORMAT_LENGTH_MAX} characters got={len(table.format)}")
-        located = replace(table, format=table.format.lower(), base_location=table.base_location.rstrip("/"))
         with self._locks.hold([ident]):
             self._store.namespace_properties(ident.namespace)
             refuse_taken(self._store, ident, Kind.GENERIC)
+            location = self._locations.check(table.base_location, ident)
+            located = replace(table, format=table.format.lower(), base_location=location)
             pointer = self._pointer(located)
-            if not self._store.swap([Swap(ident, None, pointer)]):
+            if not self._store.swap([Swap(ident, None, pointer, takes_location=True)]):
                 refuse_taken(self._store, ident, Kind.GENERIC)
                 raise CommitFailed(f"Table was created and dropped meanwhile: {ident}")
             self._announce(ident, pointer)
@@ -95,7 +100,7 @@ class GenericTables:
                 before = _table(ident, base)
                 after = replace(before, properties=before.properties | properties)
                 pointer = self._pointer(after)
-                check_fence(base.covered, pointer.covered, [{"action": "set-properties", "updates": properties}])
+                check_fence(base.marks, pointer.marks, [{"action": "set-properties", "updates": properties}])
                 if self._store.swap([Swap(ident, base.metadata_location, pointer)]):
                     self._announce(ident, pointer)
                     return after
@@ -120,7 +125,7 @@ class GenericTables:
             f"{table.base_location}#{self._new_id()}",
             table.base_location,
             _number(table.properties.get(VERSION_KEY)),
-            LogPosition(_number(table.properties.get(POSITION_KEY)) or NOWHERE),
+            positions_of(table.properties),
             Kind.GENERIC,
             msgspec.json.encode(details).decode(),
         )

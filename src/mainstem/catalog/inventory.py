@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mainstem.catalog.boundaries import refuse_beyond
 from mainstem.catalog.files import FileIoOf
 from mainstem.catalog.metadata import by_id, current_snapshot_id
 from mainstem.catalog.planning import _data_path, _read_manifest
@@ -67,6 +68,14 @@ class Inventory:
     delete_files: int
 
 
+@dataclass(frozen=True, slots=True)
+class OtherInventory:
+    """A table of another format at its current version, and the fields that it is partitioned by."""
+
+    fields: tuple[PartitionField, ...]
+    inventory: Inventory
+
+
 class Inventories:
     """Takes inventories, and keeps what it read of manifests."""
 
@@ -85,9 +94,12 @@ class Inventories:
 
         snapshot = by_id(document["snapshots"], "snapshot-id", snapshot_id)
         assert snapshot is not None, "main points to a snapshot that is there"
-        io = self._file_io(snapshot["manifest-list"])
+        path = snapshot.get("manifest-list")
+        refuse_beyond(document["location"], [path])
+        io = self._file_io(str(path))
         try:
-            manifests = list(read_manifest_list(io.new_input(snapshot["manifest-list"])))
+            manifests = list(read_manifest_list(io.new_input(str(path))))
+            refuse_beyond(document["location"], (manifest.manifest_path for manifest in manifests))
             entries = [entry for manifest in manifests for entry in self._entries(manifest, io)]
         except FileNotFoundError as error:
             raise Conflict("a manifest could not be read: the snapshot may have expired") from error

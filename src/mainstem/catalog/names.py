@@ -63,6 +63,8 @@ def check_ident(namespace: Sequence[str], name: str) -> TableIdent:
 def _check_part(part: str, what: str) -> None:
     if not part or len(part) > LEVEL_LENGTH_MAX:
         raise Invalid(f"{what} has a wrong length. expected=1 to {LEVEL_LENGTH_MAX} characters got={len(part)}")
+    if part in (".", ".."):
+        raise Invalid(f"{what} is a way through folders. expected=a name got={part!r}")
     if forbidden := _FORBIDDEN.search(part):
         raise Invalid(f"{what} has a character that is not allowed. got={forbidden.group()!r}")
 

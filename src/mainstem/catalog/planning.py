@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mainstem.catalog.boundaries import refuse_beyond
 from mainstem.catalog.errors import NoSuchPlan, NoSuchPlanTask, Unsupported
 from mainstem.catalog.files import FileIoOf
 from mainstem.catalog.filters import parse_filter
@@ -212,12 +213,14 @@ class _Reader:
         self._stats = self._stats_ids(request)
         snapshot = metadata.current_snapshot()
         assert snapshot is not None, "the reduced metadata has one"
+        refuse_beyond(metadata.location, [snapshot.manifest_list])
         self._io = file_io(snapshot.manifest_list)
         planner = ManifestGroupPlanner(metadata, self._io, self._checked_filter(request), request.case_sensitive)
         self._manifest_fits = _by_spec(planner._build_manifest_evaluator)
         self._partition_fits = _by_spec(planner._build_partition_evaluator)
         self._metrics_fit = planner._build_metrics_evaluator()
         manifests = snapshot.manifests(self._io)
+        refuse_beyond(metadata.location, (manifest.manifest_path for manifest in manifests))
         self.data_manifests = [m for m in manifests if m.content == ManifestContent.DATA]
         self._delete_manifests = [m for m in manifests if m.content == ManifestContent.DELETES]
 

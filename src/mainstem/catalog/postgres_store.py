@@ -53,6 +53,11 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE tables ADD COLUMN details TEXT NOT NULL DEFAULT '';
     """,
+    """
+    ALTER TABLE tables ADD COLUMN marks TEXT NOT NULL DEFAULT '{}';
+    UPDATE tables SET marks = '{"":' || covered || '}' WHERE covered > 0;
+    ALTER TABLE tables DROP COLUMN covered;
+    """,
 )
 
 T = TypeVar("T")

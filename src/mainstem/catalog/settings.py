@@ -28,8 +28,12 @@ class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warehouse: str = NOT_SET
     # Properties of Iceberg's FileIO, such as s3.endpoint, s3.region, s3.access-key-id and s3.secret-access-key.
     io: dict[str, str] = {}
-    # Whether clients that ask for them are given the keys of `io`.
+    # Whether clients that ask for them are given temporary keys for a table's files, by the store's token service
+    # (STS AssumeRole). Where it has none, requests are signed. The endpoint not set: s3.endpoint, or Amazon's.
     vend_credentials: bool = False
+    sts_endpoint: str = NOT_SET
+    sts_role: str = NOT_SET
+    credentials_s: Annotated[int, msgspec.Meta(ge=900, le=43_200)] = 3600
     # Whether requests to S3 are signed for clients that have no keys.
     sign_requests: bool = True
     # Client ids with their secrets. As long as there are none, no token is asked for.
@@ -39,11 +43,16 @@ class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_s: Annotated[int, msgspec.Meta(gt=0)] = 3600
 
 
+def catalog_path(data: Path) -> Path:
+    """Where the catalog's own database is, unless that is PostgreSQL."""
+    return data / "catalog" / "catalog.db"
+
+
 def open_store(settings: CatalogSettings, data: Path) -> Store:
     """The store that the settings name. Blocks while it is opened."""
     if settings.postgres:
         return PostgresStore(settings.postgres)
-    return SqliteStore(data / "catalog" / "catalog.db")
+    return SqliteStore(catalog_path(data))
 
 
 def make_catalog(
@@ -61,7 +70,13 @@ def make_catalog(
         clock=clock,
         on_commit=on_commit,
         access=Access(
-            settings.io, vend_credentials=settings.vend_credentials, sign_requests=settings.sign_requests
+            settings.io,
+            vend_credentials=settings.vend_credentials,
+            sign_requests=settings.sign_requests,
+            sts_endpoint=settings.sts_endpoint,
+            sts_role=settings.sts_role,
+            credentials_s=settings.credentials_s,
+            clock=clock,
         ),
         tokens=Tokens(settings.clients, settings.token_secret, settings.token_s, clock),
     )

@@ -21,7 +21,8 @@ from mainstem.catalog.errors import (
 )
 from mainstem.catalog.names import Namespace, TableIdent
 from mainstem.catalog.store import Kind, Mark, Pointer, Swap, Watch
-from mainstem.model import LogPosition, NotFound
+from mainstem.model import Invalid, LogId, LogPosition, NotFound
+from mainstem.tables.places import folder_place_of, folders_above, spellings
 
 SEPARATOR = "\x1f"
 # One above the separator: everything that starts with "ns\x1f" sorts below "ns\x20".
@@ -29,7 +30,8 @@ SEPARATOR_AFTER = "\x20"
 # How long an answer is replayed. Clients are told half of it, so that no retry comes just too late.
 MARK_AGE_MS_MAX = 60 * 60 * 1000
 
-_POINTER = "metadata_location, location, snapshot_id, covered, kind, details"
+_POINTER = "metadata_location, location, snapshot_id, marks, kind, details"
+_decode_marks = msgspec.json.Decoder(dict[LogId, LogPosition]).decode
 _NAMES = {Kind.TABLE: "Table", Kind.VIEW: "View", Kind.GENERIC: "Generic table"}
 
 
@@ -171,7 +173,13 @@ class SqlStore:
         ordered = sorted(swaps, key=lambda swap: swap.ident)
 
         def swap_all(connection: Connection) -> None:
+            if any(swap.takes_location for swap in ordered):
+                # Two of them at once would not see each other's.
+                self._lock_namespaces(connection)
             for swap in ordered:
+                if swap.takes_location:
+                    location = swap.pointer.location
+                    refuse_overlap(location, _overlapping(connection, folder_place_of(location), swap.ident))
                 if not _swap_one(connection, swap):
                     raise Lost
             self._tell_others(connection, [swap.ident for swap in ordered])
@@ -221,9 +229,9 @@ class SqlStore:
 
         return self._transact(delete)
 
-    def is_location_used(self, location: str) -> bool:
+    def overlapping(self, place: str, besides: TableIdent) -> list[tuple[TableIdent, str]]:
         with self._read() as connection:
-            return connection.execute("SELECT 1 FROM tables WHERE location = ?", (location,)).fetchone() is not None
+            return _overlapping(connection, place, besides)
 
     def mark(self, key: str) -> Mark | None:
         with self._read() as connection:
@@ -247,7 +255,8 @@ def write_mark(connection: Connection, mark: Mark, on_conflict: str = "") -> Non
 
 def _swap_one(connection: Connection, swap: Swap) -> bool:
     to = swap.pointer
-    values = (to.metadata_location, to.location, to.snapshot_id, to.covered, to.kind.value, to.details)
+    marks = msgspec.json.encode(to.marks).decode()
+    values = (to.metadata_location, to.location, to.snapshot_id, marks, to.kind.value, to.details)
     if swap.expected is None:
         _properties(connection, swap.ident.namespace)
         done = connection.execute(
@@ -256,11 +265,32 @@ def _swap_one(connection: Connection, swap: Swap) -> bool:
         )
     else:
         done = connection.execute(
-            "UPDATE tables SET metadata_location = ?, location = ?, snapshot_id = ?, covered = ?, kind = ?, details = ?"
+            "UPDATE tables SET metadata_location = ?, location = ?, snapshot_id = ?, marks = ?, kind = ?, details = ?"
             " WHERE namespace = ? AND name = ? AND metadata_location = ?",
             (*values, *_key(swap.ident), swap.expected),
         )
     return done.rowcount == 1
+
+
+def _overlapping(connection: Connection, place: str, besides: TableIdent) -> list[tuple[TableIdent, str]]:
+    above = [each for folder in (place, *folders_above(place)) for each in spellings(folder)]
+    above += [f"{each}/" for each in above]
+    below = [f"{each}/" for each in spellings(place)]
+    marks = ", ".join("?" * len(above))
+    starts = " OR ".join("substr(location, 1, ?) = ?" for _ in below)
+    rows = connection.execute(
+        f"SELECT namespace, name, location FROM tables WHERE location IN ({marks}) OR {starts}",
+        (*above, *(value for each in below for value in (len(each), each))),
+    ).fetchall()
+    found = [(TableIdent(_levels(row[0]), row[1]), str(row[2])) for row in rows]
+    return [(ident, location) for ident, location in found if ident != besides]
+
+
+def refuse_overlap(location: str, others: Sequence[tuple[TableIdent, str]]) -> None:
+    """Refuse a location that is, holds, or lies in the folder of another table or view."""
+    if others:
+        ident, taken = others[0]
+        raise Invalid(f"location is taken. expected=a folder of its own got={location!r:.300}, {ident} is at {taken!r}")
 
 
 def _missing(ident: TableIdent, kind: Kind) -> NotFound:
@@ -295,7 +325,7 @@ def _entry(connection: Connection, ident: TableIdent) -> Pointer | None:
 
 
 def _pointer(row: Sequence[Any]) -> Pointer:
-    return Pointer(row[0], row[1], row[2], LogPosition(row[3]), Kind(row[4]), row[5])
+    return Pointer(row[0], row[1], row[2], _decode_marks(row[3]), Kind(row[4]), row[5])
 
 
 def _below(namespace: Namespace) -> tuple[str, str]:

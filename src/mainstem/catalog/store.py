@@ -5,14 +5,14 @@ the pointers of any number of tables in one transaction. This module owns the co
 the statements, `sqlite_store` and `postgres_store` the two databases that run them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from mainstem.catalog.names import Namespace, TableIdent
-from mainstem.model import LogPosition
+from mainstem.model import LogId, LogPosition
 
 
 class Kind(StrEnum):
@@ -31,7 +31,8 @@ class Pointer:
     metadata_location: str
     location: str
     snapshot_id: int | None
-    covered: LogPosition
+    # How much of each log it covers.
+    marks: Mapping[LogId, LogPosition]
     kind: Kind = Kind.TABLE
     # What is known of a table that has no metadata file.
     details: str = ""
@@ -44,6 +45,8 @@ class Swap:
     ident: TableIdent
     expected: str | None
     pointer: Pointer
+    # Whether the location is new to the name: then it must be free, in the same transaction.
+    takes_location: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,10 @@ class Store(Protocol):
         """Where a table or view stands, None if nothing has this name."""
 
     def swap(self, swaps: Sequence[Swap]) -> bool:
-        """Point every name at its new metadata, or none of them: False if one is not at what was expected."""
+        """Point every name at its new metadata, or none of them: False if one is not at what was expected.
+
+        Refuses one that takes a location which is not free.
+        """
 
     def rename(self, source: TableIdent, destination: TableIdent, kind: Kind) -> None:
         """Move a table or view to another name."""
@@ -114,8 +120,8 @@ class Store(Protocol):
     def drop(self, ident: TableIdent, kind: Kind) -> Pointer:
         """Forget a table or view. Returns where it stood."""
 
-    def is_location_used(self, location: str) -> bool:
-        """Whether a table lives in exactly this folder."""
+    def overlapping(self, place: str, besides: TableIdent) -> list[tuple[TableIdent, str]]:
+        """The other tables and views whose location is this place, holds it, or lies in it, however it is spelt."""
 
     def mark(self, key: str) -> Mark | None:
         """What is known of an idempotency key."""

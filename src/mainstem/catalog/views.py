@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mainstem.catalog import view_metadata
+from mainstem.catalog.boundaries import check_document, check_properties, check_updates
 from mainstem.catalog.documents import Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchView
 from mainstem.catalog.files import Files
@@ -16,7 +17,7 @@ from mainstem.catalog.locks import TableLocks
 from mainstem.catalog.names import Namespace, TableIdent, check_ident
 from mainstem.catalog.schemas import Document
 from mainstem.catalog.store import Kind, Pointer, Store, Swap
-from mainstem.model import NOWHERE, Corrupt, Invalid, NotFound, OutcomeUnknown, Overloaded
+from mainstem.model import Corrupt, Invalid, NotFound, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import Clock
 
 CACHE_BYTES_MAX = 4 * 1024 * 1024
@@ -81,10 +82,12 @@ class Views:
         with self._locks.hold([ident]):
             self._store.namespace_properties(ident.namespace)
             refuse_taken(self._store, ident, Kind.VIEW)
+            location = self._locations.check(new.location, ident) if new.location else self._locations.claim(ident)
+            check_properties(location, new.properties)
             document = view_metadata.new_view(
                 schema=new.schema,
                 version=new.version,
-                location=new.location.rstrip("/") if new.location else self._locations.claim(ident),
+                location=location,
                 properties=new.properties,
                 uuid=self._new_id(),
                 now_ms=self._clock.now_ms(),
@@ -105,7 +108,10 @@ class Views:
                 stored = self._documents.read(metadata_location)
             except NotFound as error:
                 raise Invalid(f"metadata file is missing. expected=a file got=none at {metadata_location}") from error
-            if not self._store.swap([Swap(ident, None, _pointer(stored.document, metadata_location))]):
+            check_document(stored.document, metadata_location)
+            self._locations.check(stored.document["location"], ident)
+            pointer = _pointer(stored.document, metadata_location)
+            if not self._store.swap([Swap(ident, None, pointer, takes_location=True)]):
                 raise AlreadyExists(f"View already exists: {ident}")
         return LoadedView(metadata_location, stored)
 
@@ -121,6 +127,9 @@ class Views:
                 after = view_metadata.apply(stored.document, updates, now_ms=self._clock.now_ms())
                 if after is stored.document:
                     return LoadedView(base.metadata_location, stored)
+                if after["location"] != stored.document["location"]:
+                    self._locations.check(after["location"], ident)
+                check_updates(after["location"], updates, after)
                 done = self._swap(ident, base, after)
                 if done is not None:
                     return done
@@ -159,7 +168,9 @@ class Views:
         is_done = False
         try:
             stored = self._documents.write(location, document)
-            is_done = self._store.swap([Swap(ident, previous, _pointer(document, location))])
+            pointer = _pointer(document, location)
+            is_placed = base is not None and base.location == pointer.location
+            is_done = self._store.swap([Swap(ident, previous, pointer, takes_location=not is_placed)])
         except OutcomeUnknown:
             # The swap may have happened, so the file must stay.
             is_done = True
@@ -187,4 +198,4 @@ def refuse_taken(store: Store, ident: TableIdent, wanted: Kind) -> None:
 
 
 def _pointer(document: Document, location: str) -> Pointer:
-    return Pointer(location, document["location"], None, NOWHERE, Kind.VIEW)
+    return Pointer(location, document["location"].rstrip("/"), None, {}, Kind.VIEW)

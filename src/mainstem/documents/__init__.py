@@ -1,7 +1,10 @@
-"""Document queries: MongoDB's filter, projection, sort and update languages over documents and tables."""
+"""Document queries: MongoDB's filter, projection, sort, update and aggregation languages over documents and tables."""
 
+from mainstem.documents.aggregation import Namespace, Pipeline, Run, Sources, compile_pipeline
 from mainstem.documents.ast import Node
 from mainstem.documents.columns import Column, Columns, Kind, columns, row_document
+from mainstem.documents.difference import Difference, difference
+from mainstem.documents.errors import Refused, code_name, error_code
 from mainstem.documents.match import matcher, matches
 from mainstem.documents.parse import parse_filter
 from mainstem.documents.positional import matched_offset
@@ -10,22 +13,32 @@ from mainstem.documents.projection import Projection, parse_projection, project
 from mainstem.documents.pushdown import pushdown
 from mainstem.documents.sort import parse_sort, sort_documents, sort_key
 from mainstem.documents.sql import SqlFilter, to_duckdb, to_spark
-from mainstem.documents.update import Updated, apply_update, upsert_seed
+from mainstem.documents.update import Updated, apply_update, upsert_document, upsert_seed
 from mainstem.documents.update_syntax import Update, parse_update
 
 __all__ = [
     "Column",
     "ColumnStats",
     "Columns",
+    "Difference",
     "Kind",
+    "Namespace",
     "Node",
+    "Pipeline",
     "Predicate",
     "Projection",
+    "Refused",
+    "Run",
+    "Sources",
     "SqlFilter",
     "Update",
     "Updated",
     "apply_update",
+    "code_name",
     "columns",
+    "compile_pipeline",
+    "difference",
+    "error_code",
     "matched_offset",
     "matcher",
     "matches",
@@ -41,5 +54,6 @@ __all__ = [
     "sort_key",
     "to_duckdb",
     "to_spark",
+    "upsert_document",
     "upsert_seed",
 ]

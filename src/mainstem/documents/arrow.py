@@ -2,7 +2,7 @@
 
 # ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import reduce
 from typing import Any
 
@@ -87,8 +87,14 @@ def row_group_stats(metadata: pq.FileMetaData, index: int) -> tuple[dict[str, Co
     return stats, group.num_rows
 
 
-def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
-    """The predicate as a filter for `pyarrow.dataset` and `DeltaTable.to_pyarrow_dataset`."""
+def to_arrow(predicate: Predicate, schema: pa.Schema, *, exact: bool = False) -> pc.Expression:
+    """The predicate as a filter for `pyarrow.dataset` and `DeltaTable.to_pyarrow_dataset`.
+
+    A comparison with what a column cannot hold, or of a column that is not there, lets every row through: such are in
+    predicates that were made without a column list. With `exact` it is a ValueError.
+    """
+    if exact and (unknown := [leaf for leaf in _leaves(predicate) if not _is_expressible(leaf, schema)]):
+        raise ValueError(f"no exact filter of these columns. got={unknown}")
     match predicate:
         case Always(value):
             return pc.scalar(value)
@@ -96,28 +102,77 @@ def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
             return reduce(lambda left, right: left & right, (to_arrow(child, schema) for child in children))
         case AnyOf(children):
             return reduce(lambda left, right: left | right, (to_arrow(child, schema) for child in children))
+        case Null(column, _) | Nan(column, _) if column not in schema.names:
+            return pc.scalar(True)
+        case Nan(column, _) if not pa.types.is_floating(schema.field(column).type):
+            return pc.scalar(True)
         case Null(column, negated):
             return ~pc.field(column).is_null() if negated else pc.field(column).is_null()
         case Nan(column, negated):
             nan = pc.is_nan(pc.field(column))
             return ~nan if negated else nan
-        case Relates(column, relation, value):
-            # Arrow follows IEEE 754: NaN is unequal to everything, which only "not equal" has to be told.
-            compared = _BY_RELATION[relation](pc.field(column), _scalar(value, schema.field(column).type))
-            if isinstance(value, float) and relation is Relation.NE:
-                return compared & ~pc.is_nan(pc.field(column))
-            return compared
-        case Within(column, values, negated):
-            field = pc.field(column)
-            among = field.isin(pa.array([_scalar(value, schema.field(column).type) for value in values]))
-            if not negated:
-                return among
-            outside = ~among & ~field.is_null()
-            return outside & ~pc.is_nan(field) if isinstance(values[0], float) else outside
+        case Relates():
+            return _relates(predicate, schema)
+        case Within():
+            return _within(predicate, schema)
 
 
-def _scalar(value: Any, type_: Any) -> Any:
-    return pa.scalar(value, _wide(type_))
+def _leaves(predicate: Predicate) -> Iterator[Predicate]:
+    match predicate:
+        case AllOf(children) | AnyOf(children):
+            for child in children:
+                yield from _leaves(child)
+        case _:
+            yield predicate
+
+
+def _is_expressible(leaf: Predicate, schema: pa.Schema) -> bool:
+    """Whether Arrow can be asked just what a leaf says."""
+    match leaf:
+        case Relates(column, _, value):
+            return _constant(value, column, schema) is not None
+        case Within(column, values, _):
+            return all(_constant(value, column, schema) is not None for value in values)
+        case Null(column, _):
+            return column in schema.names
+        case Nan(column, _):
+            return column in schema.names and pa.types.is_floating(schema.field(column).type)
+    return True
+
+
+def _relates(predicate: Relates, schema: pa.Schema) -> pc.Expression:
+    field, constant = pc.field(predicate.column), _constant(predicate.value, predicate.column, schema)
+    if constant is None:
+        return pc.scalar(True)
+    # Arrow follows IEEE 754: NaN is unequal to everything, which only "not equal" has to be told.
+    compared = _BY_RELATION[predicate.relation](field, constant)
+    if isinstance(predicate.value, float) and predicate.relation is Relation.NE:
+        return compared & ~pc.is_nan(field)
+    return compared
+
+
+def _within(predicate: Within, schema: pa.Schema) -> pc.Expression:
+    field = pc.field(predicate.column)
+    constants = [_constant(value, predicate.column, schema) for value in predicate.values]
+    if None in constants:
+        return pc.scalar(True)
+    among = field.isin(pa.array(constants))
+    if not predicate.negated:
+        return among
+    outside = ~among & ~field.is_null()
+    return outside & ~pc.is_nan(field) if isinstance(predicate.values[0], float) else outside
+
+
+def _constant(value: Any, column: str, schema: pa.Schema) -> pa.Scalar | None:
+    """A constant in the column's type. None where that does not have it: then every row is let through."""
+    if column not in schema.names:
+        return None
+    try:
+        constant = pa.scalar(value, _wide(schema.field(column).type))
+        found = constant.as_py()
+        return constant if found == value and isinstance(found, bool) == isinstance(value, bool) else None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
 
 
 def _wide(type_: Any) -> Any:

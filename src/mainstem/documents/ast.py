@@ -66,6 +66,14 @@ class Modulo(msgspec.Struct, frozen=True):
     remainder: int
 
 
+class Bits(msgspec.Struct, frozen=True):
+    """A whole number or a binary with these bits, by place from the least significant: all or any, set or clear."""
+
+    places: tuple[int, ...]
+    every: bool
+    set: bool
+
+
 class AnyElement(msgspec.Struct, frozen=True):
     """An array with one element that passes the whole filter.
 
@@ -76,7 +84,7 @@ class AnyElement(msgspec.Struct, frozen=True):
     as_document: bool
 
 
-Test = Compare | Pattern | OneOf | OfType | Exists | Length | Modulo | AnyElement
+Test = Compare | Pattern | OneOf | OfType | Exists | Length | Modulo | Bits | AnyElement
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -116,8 +124,45 @@ class Reference(msgspec.Struct, frozen=True):
     path: Path
 
 
+class Variable(msgspec.Struct, frozen=True):
+    """The value of a variable, or of a path inside it."""
+
+    name: str
+    path: Path
+
+
+class Let(msgspec.Struct, frozen=True):
+    """An expression with more variables. Each value sees the outer ones only."""
+
+    names: tuple[str, ...]
+    values: tuple["Expression", ...]
+    body: "Expression"
+
+
+class Each(msgspec.Struct, frozen=True):
+    """An expression on each element of an array, which a variable names: `$map`, or `$filter` where `keeps`."""
+
+    input: "Expression"
+    name: str
+    body: "Expression"
+    keeps: bool
+    limit: "Expression"
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """`$reduce`: the body sees what there is so far as `value` and the next element as `this`."""
+
+    input: "Expression"
+    initial: "Expression"
+    body: "Expression"
+
+
 class Call(msgspec.Struct, frozen=True):
-    """An operator of the expression language with its arguments."""
+    """An operator of the expression language with its arguments.
+
+    Arguments that have names stand in the order of the operator's parameters; one that was left out is a Literal of
+    MISSING.
+    """
 
     name: str
     arguments: tuple["Expression", ...]
@@ -130,7 +175,7 @@ class Compound(msgspec.Struct, frozen=True):
     items: tuple["Expression", ...]
 
 
-Expression = Literal | Reference | Call | Compound
+Expression = Literal | Reference | Variable | Let | Each | Fold | Call | Compound
 
 
 class Expr(msgspec.Struct, frozen=True):
@@ -139,7 +184,13 @@ class Expr(msgspec.Struct, frozen=True):
     expression: Expression
 
 
-Node = Field | And | Or | Not | Expr
+class Schema(msgspec.Struct, frozen=True):
+    """The document is valid by a JSON schema (`$jsonSchema`), which `schema` reads."""
+
+    document: Any
+
+
+Node = Field | And | Or | Not | Expr | Schema
 
 EVERYTHING = And(())
 NOTHING = Or(())

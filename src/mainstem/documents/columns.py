@@ -9,6 +9,7 @@ Every column of the table must be named: a path whose first name is not a column
 
 # ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
 
+import contextlib
 import datetime as dt
 import decimal
 import enum
@@ -19,6 +20,7 @@ from typing import Any
 
 import msgspec
 from bson import json_util
+from bson.binary import UuidRepresentation
 from bson.objectid import ObjectId
 
 from mainstem.documents.values import INT64_MAX, INT64_MIN
@@ -96,7 +98,7 @@ def _value(value: Any, kind: Kind) -> Any:
             return value
 
 
-_EXTENDED = json_util.JSONOptions(tz_aware=True, tzinfo=dt.UTC)
+_EXTENDED = json_util.JSONOptions(tz_aware=True, tzinfo=dt.UTC, uuid_representation=UuidRepresentation.STANDARD)
 # The names by which extended JSON tells a value from a document. A reference ($ref) is a document.
 MARKS = (
     "$oid",
@@ -123,7 +125,14 @@ _LONG_DIGITS = re.compile(r"\d{19}")
 
 def _unwrapped(pairs: Sequence[tuple[str, Any]]) -> Any:
     document = dict(pairs)
-    return document if _MARKS.isdisjoint(document) else json_util.object_hook(document, _EXTENDED)
+    if _MARKS.isdisjoint(document):
+        return document
+    moment = document.get("$date")
+    if isinstance(moment, str) and len(document) == 1:
+        # bson would go through a double, which is a microsecond off now and then.
+        with contextlib.suppress(ValueError):
+            return dt.datetime.fromisoformat(moment).astimezone(dt.UTC)
+    return json_util.object_hook(document, _EXTENDED)
 
 
 def decode_json(text: str) -> Any:

@@ -15,6 +15,7 @@ from bson.regex import Regex
 from mainstem.documents.ast import (
     And,
     AnyElement,
+    Bits,
     Compare,
     Exists,
     Expr,
@@ -28,17 +29,20 @@ from mainstem.documents.ast import (
     Op,
     Or,
     Pattern,
+    Schema,
     Test,
 )
-from mainstem.documents.expressions import evaluator, truthy
+from mainstem.documents.expressions import Scope, evaluator, truthy
 from mainstem.documents.parse import parse_filter
 from mainstem.documents.paths import Path, reach
 from mainstem.documents.patterns import compiled, options_of
+from mainstem.documents.schema import validator
 from mainstem.documents.values import (
     INT64_MAX,
     INT64_MIN,
     MISSING,
     Rank,
+    binary_parts,
     is_array,
     is_document,
     is_nan,
@@ -66,25 +70,29 @@ def matches(filter: Mapping[str, Any] | Node, document: Mapping[str, Any]) -> bo
     return matcher(filter)(document)
 
 
-def matcher(filter: Mapping[str, Any] | Node) -> Matcher:
-    """A predicate over documents."""
-    return _node(parse_filter(filter) if isinstance(filter, Mapping) else filter)
+def matcher(filter: Mapping[str, Any] | Node, scope: Scope | None = None) -> Matcher:
+    """A predicate over documents. `scope` has the values of the variables that its `$expr` may use."""
+    if isinstance(filter, Mapping):
+        filter = parse_filter(filter, frozenset(scope or ()))
+    return _node(filter, {} if scope is None else scope)
 
 
-def _node(node: Node) -> Matcher:
+def _node(node: Node, scope: Scope) -> Matcher:
     match node:
         case Field(path, test):
             return _field(path, test)
         case And(children):
-            return _conjunction([_node(item) for item in children])
+            return _conjunction([_node(item, scope) for item in children])
         case Or(children):
-            return _disjunction([_node(item) for item in children])
+            return _disjunction([_node(item, scope) for item in children])
         case Not(inner):
-            inside = _node(inner)
+            inside = _node(inner, scope)
             return lambda root: not inside(root)
         case Expr(expression):
-            value_of = evaluator(expression)
+            value_of = evaluator(expression, scope)
             return lambda root: truthy(value_of(root))
+        case Schema(document):
+            return validator(document)
 
 
 def _conjunction(parts: list[Matcher]) -> Matcher:
@@ -150,8 +158,31 @@ def single(test: Test) -> Matcher:
             return lambda value: is_array(value) and len(value) == count
         case Modulo(divisor, remainder):
             return lambda value: _leaves(value, divisor, remainder)
+        case Bits():
+            return _bits(test)
         case AnyElement():
             return _any_element(test)
+
+
+def _bits(test: Bits) -> Matcher:
+    join = all if test.every else any
+
+    def passes(value: Any) -> bool:
+        rank = rank_of(value)
+        if rank is Rank.BINARY:
+            data, _ = binary_parts(value)
+            bits = int.from_bytes(data, "little")
+            return join((bits >> place & 1) == test.set for place in test.places)
+        if rank is not Rank.NUMBER:
+            return False
+        number = number_of(value)
+        if not math.isfinite(number) or number != int(number) or not INT64_MIN <= number <= INT64_MAX:
+            return False
+        # The sign goes on for ever to the left.
+        whole = int(number)
+        return join((whole >> min(place, 63) & 1) == test.set for place in test.places)
+
+    return passes
 
 
 def _comparison(op: Op, operand: Any) -> Matcher:
@@ -240,7 +271,8 @@ def _leaves(value: Any, divisor: int, remainder: int) -> bool:
 
 
 def _any_element(test: AnyElement) -> Matcher:
-    inside = _node(test.filter)
+    # An $expr cannot stand in here, so no variable is needed.
+    inside = _node(test.filter, {})
     if test.as_document:
         return lambda value: is_array(value) and any(
             inside(item) for item in value if is_document(item) or is_array(item)

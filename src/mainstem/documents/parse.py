@@ -15,6 +15,7 @@ from mainstem.documents.ast import (
     NOTHING,
     And,
     AnyElement,
+    Bits,
     Compare,
     Exists,
     Expr,
@@ -28,20 +29,26 @@ from mainstem.documents.ast import (
     Op,
     Or,
     Pattern,
+    Schema,
 )
-from mainstem.documents.expressions import parse_expression
+from mainstem.documents.errors import Refused
+from mainstem.documents.expressions import NO_NAMES, Names, parse_expression
 from mainstem.documents.paths import Path, parse_path
 from mainstem.documents.patterns import pattern_of
+from mainstem.documents.schema import check_schema
 from mainstem.documents.values import (
     DEPTH_MAX,
     INT64_MAX,
     INT64_MIN,
     NUMBER_CODES,
     TYPE_CODES,
+    Rank,
+    binary_parts,
     is_array,
     is_number,
     number_of,
     order_key,
+    rank_of,
 )
 from mainstem.model.errors import Invalid
 
@@ -50,9 +57,12 @@ NODES_MAX = 10_000
 OPERANDS_MAX = 100_000
 
 
-def parse_filter(source: Mapping[str, Any]) -> Node:
-    """Read a filter document. Raises Invalid for an unknown operator, a bad operand or one of the bounds."""
-    return _Parser().document(source, 0, top=True)
+def parse_filter(source: Mapping[str, Any], names: Names = NO_NAMES) -> Node:
+    """Read a filter document. Raises Invalid for an unknown operator, a bad operand or one of the bounds.
+
+    `names` are the variables that its `$expr` may use.
+    """
+    return _Parser(names).document(source, 0, top=True)
 
 
 def parse_at(path: Path, condition: Any) -> Node:
@@ -72,11 +82,33 @@ def _invalid(message: str) -> Invalid:
     return Invalid(message, reason="bad_filter")
 
 
+# Known, and not answered here: name, why, and the code.
+_NO_GEOMETRY = "geometry is not supported"
+NOT_ANSWERED: dict[str, tuple[str, int]] = {
+    "$where": ("server-side JavaScript is not run", 115),
+    "$text": ("there is no text index", 27),
+    "$sampleRate": ("use the stage $sample", 115),
+    "$uniqueDocs": (_NO_GEOMETRY, 115),
+    **dict.fromkeys(
+        ("$geoWithin", "$geoIntersects", "$near", "$nearSphere", "$within", "$geoNear", "$maxDistance", "$minDistance"),
+        (_NO_GEOMETRY, 115),
+    ),
+}
+
+
+def _refusal(name: str) -> Refused | None:
+    if name not in NOT_ANSWERED:
+        return None
+    why, code = NOT_ANSWERED[name]
+    return Refused(f"{name} is not supported: {why}", code=code, reason="bad_filter")
+
+
 class _Parser:
     """Counts what it builds; one per filter."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names = NO_NAMES) -> None:
         self.nodes = 0
+        self.names = names
 
     def document(self, source: Any, depth: int, *, top: bool) -> Node:
         if not isinstance(source, Mapping):
@@ -107,11 +139,15 @@ class _Parser:
                 if not top:
                     raise _invalid("$expr stands at the top of a filter. got=$expr inside $elemMatch")
                 self._count(depth)
-                return Expr(parse_expression(value))
+                return Expr(parse_expression(value, self.names))
+            case "$jsonSchema":
+                self._count(depth)
+                check_schema(value)
+                return Schema(value)
             case "$comment":
                 return None
             case _:
-                raise _invalid(f"unknown top level operator. got={name}")
+                raise _refusal(name) or _invalid(f"unknown top level operator. got={name}")
 
     def condition(self, path: Path, value: Any, depth: int) -> Node:
         self._count(depth)
@@ -133,7 +169,7 @@ class _Parser:
                 continue
             build = _OPERATORS.get(name)
             if build is None:
-                raise _invalid(f"unknown operator. got={name}")
+                raise _refusal(name) or _invalid(f"unknown operator. got={name}")
             self._count(depth)
             children.append(build(self, path, operand, depth))
         return children[0] if len(children) == 1 else And(tuple(children))
@@ -224,10 +260,13 @@ class _Parser:
             raise _invalid("$mod has a divisor of 0")
         return Field(path, Modulo(divisor, remainder))
 
+    def bits(self, path: Path, operand: Any, depth: int, name: str) -> Node:
+        return Field(path, Bits(bit_places(name, operand), every="All" in name, set=name.endswith("Set")))
+
     def element(self, path: Path, operand: Any, depth: int) -> Node:
         if not isinstance(operand, Mapping):
             raise _invalid(f"$elemMatch takes a document. got={type(operand).__name__}")
-        if is_operators(operand) and next(iter(operand)) not in ("$and", "$or", "$nor", "$expr", "$comment"):
+        if is_operators(operand) and next(iter(operand)) not in _WHOLE_DOCUMENT:
             return Field(path, AnyElement(self._operators((), operand, depth + 1), as_document=False))
         return Field(path, AnyElement(self.document(operand, depth + 1, top=False), as_document=True))
 
@@ -255,6 +294,22 @@ def _whole(value: Any) -> int | None:
     return int(number) if math.isfinite(number) and number == int(number) else None
 
 
+def bit_places(name: str, operand: Any) -> tuple[int, ...]:
+    """The places of bits: as a list, or those that are set in a number or in a binary."""
+    if is_array(operand):
+        places = [_whole(item) for item in operand]
+        if any(place is None or place < 0 for place in places):
+            raise _invalid(f"{name} takes places from 0 up. got={operand!r}")
+        return tuple(place for place in places if place is not None)
+    if rank_of(operand) is Rank.BINARY:
+        data, _ = binary_parts(operand)
+        return tuple(at for at in range(8 * len(data)) if data[at // 8] >> at % 8 & 1)
+    mask = _whole(operand)
+    if mask is None or not 0 <= mask <= INT64_MAX:
+        raise _invalid(f"{name} takes a number from 0 up, a binary or an array of places. got={operand!r}")
+    return tuple(at for at in range(64) if mask >> at & 1)
+
+
 def _truncated(value: Any, name: str) -> int:
     if not is_number(value):
         raise _invalid(f"{name} takes numbers. got={type(value).__name__}")
@@ -264,6 +319,8 @@ def _truncated(value: Any, name: str) -> int:
     return int(number)
 
 
+# What stands for a document where other operators stand for a value.
+_WHOLE_DOCUMENT = frozenset({"$and", "$or", "$nor", "$expr", "$comment", "$jsonSchema"})
 _Build = Callable[[_Parser, Path, Any, int], Node]
 _OPERATORS: dict[str, _Build] = {
     **{op.value: functools.partial(_Parser.relation, op=op) for op in Op},
@@ -277,4 +334,12 @@ _OPERATORS: dict[str, _Build] = {
     "$size": _Parser.length,
     "$mod": _Parser.modulo,
     "$elemMatch": _Parser.element,
+    **{
+        name: functools.partial(_Parser.bits, name=name)
+        for name in ("$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear")
+    },
 }
+# For the guide: all that a filter may say.
+FILTER_OPERATORS = frozenset(_OPERATORS) | {
+    "$and", "$or", "$nor", "$expr", "$jsonSchema", "$comment", "$regex", "$options",
+}  # fmt: skip

@@ -4,10 +4,13 @@ Owns the direction of every approximation. Under a negation the inner predicate 
 certainly does; `_bound` is asked for the one or the other.
 """
 
+# ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
+
 from collections.abc import Mapping
 from typing import Any
 
-from mainstem.documents.ast import And, Expr, Field, Node, Not, Or
+from mainstem.documents.assumed import assumed_test
+from mainstem.documents.ast import And, Expr, Field, Node, Not, Or, Schema
 from mainstem.documents.columns import Columns
 from mainstem.documents.expr_bounds import expression_bound
 from mainstem.documents.match import single
@@ -17,8 +20,11 @@ from mainstem.documents.typed import column_test
 from mainstem.documents.values import MISSING
 
 
-def pushdown(filter: Mapping[str, Any] | Node, columns: Columns) -> Predicate:
-    """A predicate that every matching row passes; rows that pass are re-checked with `matches`."""
+def pushdown(filter: Mapping[str, Any] | Node, columns: Columns | None = None) -> Predicate:
+    """A predicate that every matching row passes; rows that pass are re-checked with `matches`.
+
+    Without columns it holds for a column of any type, and skips less: of `$ne`, `$not` and `$expr` nothing.
+    """
     return _bound(parse_filter(filter) if isinstance(filter, Mapping) else filter, columns, upper=True)
 
 
@@ -27,7 +33,7 @@ def is_exact(node: Node, columns: Columns, predicate: Predicate) -> bool:
     return _bound(node, columns, upper=False) == predicate
 
 
-def _bound(node: Node, columns: Columns, *, upper: bool) -> Predicate:
+def _bound(node: Node, columns: Columns | None, *, upper: bool) -> Predicate:
     match node:
         case And(children):
             return all_of(_bound(child, columns, upper=upper) for child in children)
@@ -35,11 +41,27 @@ def _bound(node: Node, columns: Columns, *, upper: bool) -> Predicate:
             return any_of(_bound(child, columns, upper=upper) for child in children)
         case Not(child):
             return negate(_bound(child, columns, upper=not upper))
+        case Schema():
+            return YES if upper else NO
+        case Expr() | Field() if columns is None and not upper:
+            # Of a column that nobody describes, nothing is certain.
+            return NO
+        case Field(path, test) if columns is None:
+            return assumed_test(path[0], test) if len(path) == 1 else _below(field=node)
+        case Expr() if columns is None:
+            return YES
         case Expr(expression):
+            assert columns is not None
             predicate, exact = expression_bound(expression, columns)
             return predicate if exact or upper else NO
         case Field():
+            assert columns is not None
             return _field(node, columns, upper=upper)
+
+
+def _below(field: Field) -> Predicate:
+    """A path into a column."""
+    return YES if single(field.test)(MISSING) else Null(field.path[0], negated=True)
 
 
 def _field(field: Field, columns: Columns, *, upper: bool) -> Predicate:

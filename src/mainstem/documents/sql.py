@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.documents.ast import And, Compare, Expr, Field, Modulo, Node, Not, Op, Or, Pattern, Test
+from mainstem.documents.ast import And, Compare, Expr, Field, Modulo, Node, Not, Op, Or, Pattern, Schema, Test
 from mainstem.documents.columns import Column, Columns, Kind
 from mainstem.documents.dialects import DUCKDB, EXACT_INTEGER_MAX, SPARK, Dialect, Sql
 from mainstem.documents.expr_bounds import expression_bound
@@ -156,6 +156,8 @@ class _Compiler:
                 predicate, exact = expression_bound(expression, self.columns)
                 rendered = predicate_sql(predicate, self.columns, self.dialect)
                 return rendered if exact else self.approximate(rendered, is_upper=upper)
+            case Schema():
+                return self.approximate(constant(True), is_upper=upper)
             case Field():
                 return self._column(node, upper=upper)
 
@@ -233,7 +235,7 @@ class _Compiler:
                 return any_sql(self.inside(tests, child, element, upper=upper) for child in children)
             case Not(child):
                 return not_sql(self.inside(tests, child, element, upper=not upper))
-            case Expr():
+            case Expr() | Schema():
                 raise Unsayable
             case Field(path, test):
                 if not path:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from mainstem.documents.ast import (
     AnyElement,
+    Bits,
     Compare,
     Exists,
     Length,
@@ -124,6 +125,8 @@ class NodeTests:
                 if exact is None:
                     exact = self.compiler.approximate(Sql(self.dialect.is_number(node)), is_upper=upper)
                 return self._or_wrapped(node, exact, upper=upper)
+            case Bits():
+                raise Unsayable
             case AnyElement(inner, as_document):
                 element = self.compiler.variable("m")
                 condition = self.compiler.inside(self, inner, element, upper=upper)

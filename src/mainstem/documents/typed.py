@@ -12,7 +12,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from mainstem.documents.ast import Compare, Exists, Modulo, OfType, OneOf, Op, Pattern, Test
+from mainstem.documents.ast import Bits, Compare, Exists, Modulo, OfType, OneOf, Op, Pattern, Test
 from mainstem.documents.columns import Column, Kind
 from mainstem.documents.match import single
 from mainstem.documents.patterns import literal_prefix
@@ -46,7 +46,7 @@ from mainstem.documents.values import (
 
 DAY_MS = 86_400_000
 _WITH_EQUAL = (Op.EQ, Op.LTE, Op.GTE)
-_RELATION = {
+RELATION = {
     Op.EQ: Relation.EQ,
     Op.LT: Relation.LT,
     Op.LTE: Relation.LTE,
@@ -92,6 +92,8 @@ def column_test(name: str, column: Column, test: Test) -> Bounded:
             return Bounded(Null(name, negated=True))
         case OfType(codes):
             return Bounded(_of_type(name, column, codes))
+        case Bits() if column.kind in _NUMERIC or column.kind is Kind.BINARY:
+            return Bounded(Null(name, negated=True), exact=False)
         case Modulo() if column.kind in _NUMERIC:
             return Bounded(Null(name, negated=True), exact=False)
         case _:
@@ -112,11 +114,11 @@ def _compare(name: str, column: Column, op: Op, operand: Any) -> Bounded:
         case Rank.NUMBER if column.kind in _NUMERIC:
             return Bounded(_number(name, column, op, number_of(operand)))
         case Rank.STRING if column.kind is Kind.STRING:
-            return Bounded(Relates(name, _RELATION[op], str(operand)))
+            return Bounded(Relates(name, RELATION[op], str(operand)))
         case Rank.OBJECT_ID if column.kind is Kind.OBJECT_ID:
-            return Bounded(Relates(name, _RELATION[op], str(operand)))
+            return Bounded(Relates(name, RELATION[op], str(operand)))
         case Rank.BOOLEAN if column.kind is Kind.BOOLEAN:
-            return Bounded(Relates(name, _RELATION[op], bool(operand)))
+            return Bounded(Relates(name, RELATION[op], bool(operand)))
         case Rank.BINARY if column.kind is Kind.BINARY:
             return _binary(name, op, operand)
         case Rank.DATE if column.kind in (Kind.TIMESTAMP, Kind.TIMESTAMP_TZ):
@@ -175,7 +177,7 @@ def nearest_double(op: Op, number: int | float | Decimal) -> tuple[Relation, flo
     except OverflowError:
         double = math.inf if number > 0 else -math.inf
     if double == number:
-        return _RELATION[op], double
+        return RELATION[op], double
     if op is Op.EQ:
         return None
     # No double lies between the constant and the double next to it, so the side decides.

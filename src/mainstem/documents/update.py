@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 
+from mainstem.documents.aggregation.running import Run
 from mainstem.documents.ast import And, Compare, Field, Node, OneOf, Op, Or
+from mainstem.documents.expressions import Scope
 from mainstem.documents.parse import parse_filter
 from mainstem.documents.paths import Path, is_index
 from mainstem.documents.update_operators import REMOVE, Instruction, Moment, invalid
-from mainstem.documents.update_syntax import Operators, Replacement, Update, parse_update, place_key
-from mainstem.documents.values import DEPTH_MAX, MISSING, identical, is_array, is_document, same, type_name
+from mainstem.documents.update_syntax import Operators, Replacement, Stages, Update, parse_update, place_key
+from mainstem.documents.values import DEPTH_MAX, MISSING, date_of_ms, identical, is_array, is_document, same, type_name
 from mainstem.model.errors import Invalid
 
 # MongoDB's bound on the nulls that writing past an array's end may add.
@@ -32,22 +34,26 @@ class Updated(msgspec.Struct, frozen=True):
 
 
 def apply_update(
-    update: Mapping[str, Any] | Update,
+    update: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Update,
     document: Mapping[str, Any],
     *,
     now_ms: int,
     array_filters: Sequence[Mapping[str, Any]] = (),
     offset: int | None = None,
     inserting: bool = False,
+    scope: Scope | None = None,
 ) -> Updated:
     """Apply an update to one document, which stays as it is.
 
     `offset` is what the positional `$` stands for (`positional.matched_offset`). `inserting`: the document is being
-    made by an upsert, so `$setOnInsert` counts.
+    made by an upsert, so `$setOnInsert` counts. `scope` has the variables that a pipeline may use.
     """
-    parsed = parse_update(update, array_filters) if isinstance(update, Mapping) else update
+    parsed = _parsed(update, array_filters, scope)
     if isinstance(parsed, Replacement):
         return _replaced(document, parsed)
+    if isinstance(parsed, Stages):
+        run = Run({"NOW": date_of_ms(now_ms), **(scope or {})})
+        return _replaced(document, Replacement(next(parsed.pipeline.run([document], run))), by_pipeline=True)
     work = _Work(copied(document), Moment(now_ms, inserting), offset, parsed)
     work.run()
     if not same(work.document.get("_id"), document.get("_id", work.document.get("_id"))):
@@ -85,12 +91,43 @@ def _equalities(node: Node) -> Iterator[tuple[Path, Any]]:
             pass
 
 
-def _replaced(document: Mapping[str, Any], replacement: Replacement) -> Updated:
+def _parsed(
+    update: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Update,
+    array_filters: Sequence[Mapping[str, Any]],
+    scope: Scope | None,
+) -> Update:
+    if isinstance(update, Replacement | Operators | Stages):
+        return update
+    return parse_update(update, array_filters, frozenset(scope or ()))
+
+
+def upsert_document(
+    filter: Mapping[str, Any],
+    update: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Update,
+    *,
+    now_ms: int,
+    new_id: Any,
+    array_filters: Sequence[Mapping[str, Any]] = (),
+    scope: Scope | None = None,
+) -> dict[str, Any]:
+    """The document that an upsert inserts where nothing matched. `new_id` is for one that has no _id of its own."""
+    update = _parsed(update, array_filters, scope)
+    seed = upsert_seed(parse_filter(filter, frozenset(scope or ())))
+    if isinstance(update, Replacement):
+        seed = {name: value for name, value in seed.items() if name == "_id"}
+    made = apply_update(update, seed, now_ms=now_ms, inserting=True, scope=scope).document
+    return {"_id": made.get("_id", new_id), **{name: value for name, value in made.items() if name != "_id"}}
+
+
+def _replaced(document: Mapping[str, Any], replacement: Replacement, *, by_pipeline: bool = False) -> Updated:
     new = copied(replacement.document)
-    if "_id" in document:
-        if "_id" in new and not same(new["_id"], document["_id"]):
-            raise Invalid("the field _id cannot change", reason="immutable_field")
-        new = {"_id": document["_id"], **{name: value for name, value in new.items() if name != "_id"}}
+    if by_pipeline and "_id" in document and "_id" not in new:
+        raise Invalid("the field _id cannot be removed", reason="immutable_field")
+    _check_depth(new, 0)
+    if "_id" in document and not by_pipeline:
+        new = {"_id": document["_id"], **new, **({"_id": new["_id"]} if "_id" in new else {})}
+    if "_id" in document and not same(new["_id"], document["_id"]):
+        raise Invalid("the field _id cannot change", reason="immutable_field")
     modified = not identical(new, dict(document))
     changed = {name: value for name, value in new.items() if name not in document or document[name] is not value}
     removed = tuple(name for name in document if name not in new)
@@ -141,7 +178,7 @@ class _Work:
         for part in path:
             if part == "$":
                 if self.offset is None:
-                    raise invalid("the positional $ has no element. expected=a filter that matches inside an array")
+                    raise invalid("the positional $ has no element. expected=a filter that matches inside an array", 2)
                 places = [(*place, str(self.offset)) for place in places]
             elif part.startswith("$["):
                 places = [(*place, str(index)) for place in places for index in self._elements(place, part)]
@@ -152,9 +189,9 @@ class _Work:
     def _elements(self, place: Path, part: str) -> list[int]:
         array, rest = _descend(self.document, place)
         if rest:
-            raise invalid(f"the path must exist for array updates. got={'.'.join(place)}")
+            raise invalid(f"the path must exist for array updates. got={'.'.join(place)}", 2)
         if not is_array(array):
-            raise invalid(f"array updates need an array. got={'.'.join(place)}: {type_name(array)}")
+            raise invalid(f"array updates need an array. got={'.'.join(place)}: {type_name(array)}", 2)
         name = part[2:-1]
         passes: Callable[[Any], bool] = self.update.array_filters[name] if name else lambda _: True
         return [index for index, element in enumerate(array) if passes({name: element})]
@@ -192,6 +229,8 @@ class _Work:
                 if not rest and is_array(node):
                     raise invalid(f"$rename cannot reach into an array. got={'.'.join(end)}")
         parent, rest = _descend(self.document, path[:-1])
+        if not is_document(parent):
+            raise invalid(f"$rename goes through what is no document. got={'.'.join(path)}: {type_name(parent)}")
         value = MISSING if rest else _member(parent, path[-1])
         if value is MISSING:
             return
@@ -241,7 +280,7 @@ def _put(node: Any, part: str, value: Any, path: Path) -> None:
         node[part] = value
         return
     if not isinstance(node, list) or not is_index(part):
-        raise invalid(f"cannot create a field. expected=a document at {'.'.join(path)} got={type_name(node)}")
+        raise invalid(f"cannot create a field. expected=a document at {'.'.join(path)} got={type_name(node)}", 28)
     index = int(part) if len(part) <= 9 else PADDING_MAX + len(node) + 1
     if index - len(node) > PADDING_MAX:
         raise invalid(f"cannot write that far past an array's end. expected=at most {PADDING_MAX} got={part}")

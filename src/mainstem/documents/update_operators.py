@@ -1,12 +1,16 @@
 """The update operators: from a field's old value to its new one. Owns their arithmetic, knows nothing of paths."""
 
+import operator
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
 from bson.decimal128 import Decimal128
+from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
+from mainstem.documents.errors import Refused
 from mainstem.documents.expressions import combine
 from mainstem.documents.match import matcher
 from mainstem.documents.parse import is_operators, parse_at
@@ -14,6 +18,7 @@ from mainstem.documents.paths import Path
 from mainstem.documents.sort import sort_key
 from mainstem.documents.values import (
     MISSING,
+    TYPE_CODES,
     Rank,
     date_of_ms,
     is_array,
@@ -21,12 +26,13 @@ from mainstem.documents.values import (
     number_of,
     order_key,
     rank_of,
+    type_code,
     type_name,
 )
-from mainstem.model.errors import Invalid
 
 # Written in a field's place by an operator that takes the field away.
 REMOVE: Final = object()
+DECIMAL_DIGITS_MAX = 34
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -49,9 +55,9 @@ class Instruction(msgspec.Struct, frozen=True):
     only_inserting: bool = False
 
 
-def invalid(message: str) -> Invalid:
+def invalid(message: str, code: int = 9) -> Refused:
     """An update that cannot be applied."""
-    return Invalid(message, reason="bad_update")
+    return Refused(message, code=code, reason="bad_update")
 
 
 def _set(name: str, operand: Any) -> Compute:
@@ -65,20 +71,36 @@ def _unset(name: str, operand: Any) -> Compute:
 
 def _arithmetic(name: str, operand: Any) -> Compute:
     if isinstance(operand, bool) or not is_number(operand):
-        raise invalid(f"{name} takes a number. got={type_name(operand)}")
+        raise invalid(f"{name} takes a number. got={type_name(operand)}", 14)
     is_sum = name == "$inc"
 
     def compute(before: Any, moment: Moment) -> Any:
         if before is MISSING:
-            return operand if is_sum else combine(name, operand, 0, lambda left, _: left * 0)
+            return operand if is_sum else _zero_like(operand)
         if rank_of(before) is not Rank.NUMBER:
-            raise invalid(f"{name} needs a number in the field. got={type_name(before)}")
+            raise invalid(f"{name} needs a number in the field. got={type_name(before)}", 14)
+        for number in (before, operand):
+            if isinstance(number, Decimal) and len(number.as_tuple().digits) > DECIMAL_DIGITS_MAX:
+                # BSON's decimals would round it, and a column may hold more digits than they do.
+                raise invalid(f"{name} leaves the {DECIMAL_DIGITS_MAX} digits of a decimal. got={number}")
         result = combine(name, before, operand, (lambda a, b: a + b) if is_sum else (lambda a, b: a * b))
         if isinstance(result, float) and not any(isinstance(item, float | Decimal128) for item in (before, operand)):
-            raise invalid(f"{name} leaves the 64 bits of an integer. got={number_of(before)}, {number_of(operand)}")
+            raise invalid(f"{name} leaves the 64 bits of an integer. got={number_of(before)}, {number_of(operand)}", 2)
         return result
 
     return compute
+
+
+def _zero_like(number: Any) -> Any:
+    """Nothing times a number: of the number's own type, as `$type` tells them."""
+    if isinstance(number, float):
+        return number * 0.0
+    if isinstance(number, Decimal | Decimal128):
+        plain = number_of(number)
+        # Infinity times nothing is no number, in decimals as in doubles.
+        finite = isinstance(plain, Decimal) and plain.is_finite()
+        return combine("$mul", number, 0, lambda left, _: left * 0) if finite else Decimal128("NaN")
+    return Int64(0) if type_code(number) == TYPE_CODES["long"] else 0
 
 
 def _extreme(name: str, operand: Any) -> Compute:
@@ -96,7 +118,7 @@ def _extreme(name: str, operand: Any) -> Compute:
 def _current_date(name: str, operand: Any) -> Compute:
     kind = operand.get("$type") if isinstance(operand, Mapping) and set(operand) == {"$type"} else operand
     if kind not in ("date", "timestamp") and not isinstance(kind, bool):
-        raise invalid(f"$currentDate takes true or a $type of date or timestamp. got={operand!r}")
+        raise invalid(f"$currentDate takes true or a $type of date or timestamp. got={operand!r}", 2)
 
     def compute(before: Any, moment: Moment) -> Any:
         if kind == "timestamp":
@@ -110,7 +132,7 @@ def _array_of(before: Any, name: str) -> list[Any]:
     if before is MISSING:
         return []
     if not is_array(before):
-        raise invalid(f"{name} needs an array in the field. got={type_name(before)}")
+        raise invalid(f"{name} needs an array in the field. got={type_name(before)}", 2)
     return list(before)
 
 
@@ -122,9 +144,9 @@ def _each(name: str, operand: Any, allowed: tuple[str, ...]) -> tuple[list[Any],
             raise invalid(f"{name} takes modifiers only beside $each. got={next(iter(operand))}")
         return [operand], {}
     if unknown := set(operand) - {"$each", *allowed}:
-        raise invalid(f"unknown modifier of {name}. got={sorted(unknown)}")
+        raise invalid(f"unknown modifier of {name}. got={sorted(unknown)}", 2)
     if not is_array(operand["$each"]):
-        raise invalid(f"$each takes an array. got={type_name(operand['$each'])}")
+        raise invalid(f"$each takes an array. got={type_name(operand['$each'])}", 2)
     return list(operand["$each"]), {key: value for key, value in operand.items() if key != "$each"}
 
 
@@ -152,18 +174,18 @@ def _whole(modifiers: Mapping[str, Any], name: str) -> int | None:
     if value is None and name not in modifiers:
         return None
     if value is None or isinstance(value, bool) or not is_number(value) or number_of(value) != int(number_of(value)):
-        raise invalid(f"{name} takes a whole number. got={value!r}")
+        raise invalid(f"{name} takes a whole number. got={value!r}", 2)
     return int(number_of(value))
 
 
 def _arrangement(source: Any) -> Callable[[list[Any]], list[Any]]:
     if isinstance(source, Mapping):
         if not source:
-            raise invalid("$sort takes at least one field. got={}")
+            raise invalid("$sort takes at least one field. got={}", 2)
         key = sort_key(source)
         return lambda array: sorted(array, key=lambda item: key(item if isinstance(item, Mapping) else {}))
     if isinstance(source, bool) or not is_number(source) or number_of(source) not in (1, -1):
-        raise invalid(f"$sort takes 1, -1 or fields. got={source!r}")
+        raise invalid(f"$sort takes 1, -1 or fields. got={source!r}", 2)
     return lambda array: sorted(array, key=order_key, reverse=number_of(source) == -1)
 
 
@@ -195,7 +217,7 @@ def _pop(name: str, operand: Any) -> Compute:
 def _pull(name: str, operand: Any) -> Compute:
     if name == "$pullAll":
         if not is_array(operand):
-            raise invalid(f"$pullAll takes an array. got={type_name(operand)}")
+            raise invalid(f"$pullAll takes an array. got={type_name(operand)}", 2)
         keys = {order_key(item) for item in operand}
         drops: Callable[[Any], bool] = lambda item: order_key(item) in keys  # noqa: E731
     elif isinstance(operand, Mapping) and not is_operators(operand):
@@ -218,6 +240,33 @@ def _pull(name: str, operand: Any) -> Compute:
     return compute
 
 
+def _bit(name: str, operand: Any) -> Compute:
+    if not isinstance(operand, Mapping) or not operand:
+        raise invalid(f"$bit takes a document of and, or, xor. got={type_name(operand)}", 2)
+    steps: list[tuple[Callable[[int, int], int], Any]] = []
+    for step, number in operand.items():
+        if step not in _BIT_STEPS:
+            raise invalid(f"$bit takes and, or, xor. got={step}", 2)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise invalid(f"$bit takes ints and longs. got={type_name(number)}", 2)
+        steps.append((_BIT_STEPS[step], number))
+
+    def compute(before: Any, moment: Moment) -> Any:
+        value = 0 if before is MISSING else before
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise invalid(f"$bit needs an int or a long in the field. got={type_name(before)}", 2)
+        wide = type_code(value) == TYPE_CODES["long"] or any(type_code(n) == TYPE_CODES["long"] for _, n in steps)
+        result = int(value)
+        for join, number in steps:
+            result = join(result, int(number))
+        return Int64(result) if wide else result
+
+    return compute
+
+
+_BIT_STEPS: dict[str, Callable[[int, int], int]] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+
+
 OPERATORS: dict[str, Callable[[str, Any], Compute]] = {
     "$set": _set,
     "$setOnInsert": _set,
@@ -232,4 +281,5 @@ OPERATORS: dict[str, Callable[[str, Any], Compute]] = {
     "$pop": _pop,
     "$pull": _pull,
     "$pullAll": _pull,
+    "$bit": _bit,
 }

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from mainstem.documents.aggregation.pipeline import Pipeline, compile_pipeline
+from mainstem.documents.errors import Refused
+from mainstem.documents.expressions import NO_NAMES, Names
 from mainstem.documents.match import matcher
 from mainstem.documents.paths import Path, is_index, parse_path
 from mainstem.documents.update_operators import OPERATORS, Instruction, invalid
@@ -31,11 +34,32 @@ class Operators(msgspec.Struct, frozen=True):
     array_filters: Mapping[str, Callable[[Any], bool]]
 
 
-Update = Replacement | Operators
+class Stages(msgspec.Struct, frozen=True):
+    """An update by a pipeline: the document goes in, the new one comes out."""
+
+    pipeline: Pipeline
 
 
-def parse_update(source: Mapping[str, Any], array_filters: Sequence[Mapping[str, Any]] = ()) -> Update:
-    """Read an update: all names are operators, or none is and it is a replacement."""
+Update = Replacement | Operators | Stages
+UPDATE_STAGES = frozenset({"$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"})
+
+
+def parse_update(
+    source: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    array_filters: Sequence[Mapping[str, Any]] = (),
+    names: Names = NO_NAMES,
+) -> Update:
+    """Read an update: all names are operators, or none is and it is a replacement; an array is a pipeline.
+
+    `names` are the variables that a pipeline may use.
+    """
+    if isinstance(source, list | tuple):
+        if array_filters:
+            raise invalid("a pipeline takes no array filters")
+        for item in source:
+            if isinstance(item, Mapping) and len(item) == 1 and not UPDATE_STAGES & set(item):
+                raise Refused(f"an update's pipeline has no such stage. got={next(iter(item))}", code=72)
+        return Stages(compile_pipeline(source, names))
     if not isinstance(source, Mapping):
         raise invalid(f"an update is a document. got={type(source).__name__}")
     marked = [name.startswith("$") for name in source]
@@ -81,9 +105,9 @@ def _path(name: str) -> Path:
     path = parse_path(name)
     for at, part in enumerate(path):
         if not part:
-            raise invalid(f"an update's path has a name in each part. got={name!r}")
+            raise invalid(f"an update's path has a name in each part. got={name!r}", 56)
         if part.startswith("$") and (at == 0 or (part != "$" and not _FILTERED.fullmatch(part))):
-            raise invalid(f"an update's path has $, $[] or $[name] after a field. got={name!r}")
+            raise invalid(f"an update's path has $, $[] or $[name] after a field. got={name!r}", 2 if at == 0 else 52)
     if path.count("$") > 1:
         raise invalid(f"an update's path has one positional $. got={name!r}")
     return path
@@ -119,7 +143,7 @@ def _array_filters(
         found[name] = matcher(source)
     used = {part[2:-1] for item in instructions for part in item.path if part.startswith("$[")} - {""}
     if missing := used - found.keys():
-        raise invalid(f"no array filter for a name in a path. got={sorted(missing)}")
+        raise invalid(f"no array filter for a name in a path. got={sorted(missing)}", 2)
     if unused := found.keys() - used:
         raise invalid(f"an array filter is not used in any path. got={sorted(unused)}")
     return found

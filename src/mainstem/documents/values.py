@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import enum
 import math
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -34,6 +35,7 @@ DEPTH_MAX: Final = 100
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
+_REGEX_FLAGS = (("i", re.IGNORECASE), ("l", re.LOCALE), ("m", re.MULTILINE), ("s", re.DOTALL), ("x", re.VERBOSE))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
@@ -148,7 +150,8 @@ def order_key(value: Any, depth: int = 0) -> tuple[Any, ...]:
         case Rank.TIMESTAMP:
             return (number, value.time, value.inc)
         case Rank.REGEX:
-            return (number, str(value.pattern), value.flags)
+            source = value.pattern.decode() if isinstance(value.pattern, bytes) else value.pattern
+            return (number, source, "".join(letter for letter, flag in _REGEX_FLAGS if value.flags & flag))
         case Rank.CODE_WITH_SCOPE:
             return (number, str(value), _object_key(value.scope, _deeper(depth)))
         case _:
@@ -162,6 +165,7 @@ def _number_key(value: Any) -> tuple[Any, ...]:
 
 
 _NUMBER, _STRING, _BOOLEAN = Rank.NUMBER.value, Rank.STRING.value, Rank.BOOLEAN.value
+_OBJECT_ID, _DATE = Rank.OBJECT_ID.value, Rank.DATE.value
 _NAN_KEY = (_NUMBER, 0, 0)
 _NULL_KEY = (Rank.NULL.value,)
 # The types of most values. Code points sort as UTF-8 bytes do.
@@ -171,6 +175,9 @@ _SIMPLE_KEYS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     float: lambda value: (_NUMBER, 1, value) if value == value else _NAN_KEY,  # noqa: PLR0124
     bool: lambda value: (_BOOLEAN, value),
     type(None): lambda value: _NULL_KEY,
+    Int64: lambda value: (_NUMBER, 1, value),
+    ObjectId: lambda value: (_OBJECT_ID, value),
+    dt.datetime: lambda value: (_DATE, date_ms(value)),
 }
 
 
@@ -235,6 +242,16 @@ def date_of_ms(milliseconds: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(milliseconds=milliseconds)
 
 
+def date_value(milliseconds: int) -> dt.datetime | DatetimeMS:
+    """A date as documents hold it: BSON has dates that Python's own type does not reach."""
+    if not INT64_MIN <= milliseconds <= INT64_MAX:
+        raise OverflowError
+    try:
+        return date_of_ms(milliseconds)
+    except OverflowError:
+        return DatetimeMS(milliseconds)
+
+
 def binary_parts(value: Any) -> tuple[bytes, int]:
     """The bytes and the subtype of a binary value; plain bytes are subtype 0, a UUID is subtype 4."""
     if isinstance(value, uuid.UUID):
@@ -250,6 +267,11 @@ def is_array(value: Any) -> bool:
 def is_document(value: Any) -> bool:
     """Whether a value is a document. The exact type first: asking an abstract class costs more than most tests."""
     return type(value) is dict or isinstance(value, Mapping)
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text. Code is one to Python, but not to BSON."""
+    return isinstance(value, str) and not isinstance(value, Code)
 
 
 def is_number(value: Any) -> bool:

@@ -8,8 +8,6 @@ It stands outside of the router, so that also a path that does not exist is not 
     in a cookie        of the console's, for requests from the console's own origin only
 """
 
-import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
@@ -22,17 +20,14 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from mainstem.admission import ANYONE, Authenticator, Principal, Unauthenticated
 from mainstem.doors.at_hand import AtHand, FindAtHand, nothing_at_hand
+from mainstem.doors.held_open import CLOSE_POLICY, HeldOpen
+from mainstem.doors.origins import FOREIGN_HOST, FOREIGN_ORIGIN, Origins
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync.frames import BEARER_PREFIX
 
 COOKIE = "mainstem_token"
-CLOSE_POLICY = 1008
 # Giving out tokens for secrets is the one thing that can be asked without a token.
 _TOKEN_ENDPOINT = "/v1/oauth/tokens"
-
-_LOCAL = ("localhost", "127.0.0.1", "::1")
-
-_logger = logging.getLogger(__name__)
 
 # Somebody else who knows tokens of its own, for some paths: None where this is not one of them.
 Fallback = Callable[[str, str], Principal | None]
@@ -53,7 +48,7 @@ class AuthGate:
         gives_tokens: bool = False,
         sign_in: SignIn = lambda path: None,
         sign_in_policy: bytes = b"default-src 'none'",
-        is_cross_origin: Callable[[str], bool] = lambda path: False,
+        origins: Origins | None = None,
         refuses_itself: Callable[[str], bool] = lambda path: False,
         find: FindAtHand = nothing_at_hand,
     ) -> None:
@@ -65,8 +60,8 @@ class AuthGate:
         self._gives_tokens = gives_tokens
         self._sign_in = sign_in
         self._sign_in_policy = sign_in_policy
-        # Paths that pages of other origins may ask: an application in a browser syncs with whatever serves it.
-        self._is_cross_origin = is_cross_origin
+        self._origins = origins or Origins()
+        self._held_open = HeldOpen(self._recheck)
         # Paths whose protocol has refusals of its own: the door finds the error where the principal would be.
         self._refuses_itself = refuses_itself
         # By reason, for the metrics.
@@ -82,7 +77,7 @@ class AuthGate:
             principal = self._principal(scope)
         except Unauthenticated as error:
             self.refused[error.reason] += 1
-            if self._refuses_itself(scope["path"]):
+            if self._refuses_itself(scope["path"]) and error.reason not in (FOREIGN_HOST, FOREIGN_ORIGIN):
                 scope["auth"] = error
                 await self._app(scope, receive, send)
                 return
@@ -93,9 +88,23 @@ class AuthGate:
             return
         scope["auth"] = principal
         scope["user"] = principal.sub
-        if kind == "websocket" and principal.expires_s is not None:
-            receive = self._until_expired(principal.expires_s, receive, send)
-        await self._app(scope, receive, send)
+        if kind == "websocket" and principal.is_authenticated:
+            await self._serve_socket(principal, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _serve_socket(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        """A connection ends with the token that opened it."""
+        token = _token(scope)
+        assert token is not None
+        ends_in_s = None if principal.expires_s is None else principal.expires_s - self._clock.now_ms() / 1000
+        # By any other first word a client of the sync door puts aside what it pushed last, as refused.
+        words = "denied cause={}" if self._refuses_itself(scope["path"]) else "{}"
+        held = self._held_open.add(token, scope["path"], ends_in_s, receive, send, words)
+        try:
+            await self._app(scope, held.receive, send)
+        finally:
+            self._held_open.remove(held)
 
     def at_hand(self, scope: HTTPScope) -> AtHand | None:
         """An answer that needs no request, for whoever may have it."""
@@ -108,11 +117,12 @@ class AuthGate:
         return self._find(scope)
 
     def _principal(self, scope: Scope) -> Principal:
+        self._origins.check_host(scope, asks_for_tokens=self._authenticator.is_on)
         token = _token(scope)
         if token is None:
             is_open = self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT
             if not self._authenticator.is_on:
-                self._check_origin(scope)
+                self._origins.check_origin(scope)
                 return ANYONE
             if is_open or self._is_preflight(scope):
                 return ANYONE
@@ -125,20 +135,17 @@ class AuthGate:
                 return other
             if not self._authenticator.is_on:
                 # Nobody asked for it.
-                self._check_origin(scope)
+                self._origins.check_origin(scope)
                 return ANYONE
             raise
 
-    def _check_origin(self, scope: Scope) -> None:
-        """Where nobody needs a token, any page that somebody on this machine opens could ask in his name: only pages of
-        this machine, and of this server, may."""
-        origin = _header(scope, b"origin")
-        if not origin or self._is_cross_origin(scope["path"]):
-            return
-        place = urlsplit(origin.decode("latin-1"))
-        if place.hostname in _LOCAL or place.netloc == _header(scope, b"host").decode("latin-1"):
-            return
-        raise Unauthenticated(f"pages of other origins need a token. got={place.netloc!r:.100}", "foreign_origin")
+    def _recheck(self, token: str, path: str) -> None:
+        """Raises Unauthenticated for a token that does not open this path any more."""
+        try:
+            self._authenticator.recheck(token)
+        except Unauthenticated:
+            if self._fallback(path, token) is None:
+                raise
 
     def _is_preflight(self, scope: Scope) -> bool:
         """A browser's own question whether it may ask, to which it cannot add a token and gets no data."""
@@ -146,23 +153,8 @@ class AuthGate:
             scope["type"] == ScopeType.HTTP
             and scope["method"] == "OPTIONS"
             and bool(_header(scope, b"access-control-request-method"))
-            and self._is_cross_origin(scope["path"])
+            and self._origins.is_cross_origin(scope["path"])
         )
-
-    def _until_expired(self, expires_s: int, receive: Receive, send: Send) -> Receive:
-        """A connection ends with the token that opened it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + expires_s - self._clock.now_ms() / 1000
-
-        async def next_message() -> Any:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    return await receive()
-            except TimeoutError:
-                await send({"type": "websocket.close", "code": CLOSE_POLICY, "reason": "token_expired"})
-                return {"type": "websocket.disconnect", "code": CLOSE_POLICY}
-
-        return next_message
 
     async def _refuse_http(self, scope: Scope, send: Send, error: Unauthenticated) -> None:
         page = self._sign_in(scope["path"]) if b"text/html" in _header(scope, b"accept") else None
@@ -176,7 +168,7 @@ class AuthGate:
         ]
         if page is not None:
             headers.append((b"content-security-policy", self._sign_in_policy))
-        if self._is_cross_origin(scope["path"]):
+        if self._origins.is_cross_origin(scope["path"]) and error.reason != FOREIGN_HOST:
             # Or the page would not even learn that it needs another token.
             headers.append((b"access-control-allow-origin", b"*"))
         await send({"type": "http.response.start", "status": 401, "headers": headers})

@@ -199,7 +199,7 @@ def _tasks(scan: Scan) -> dict[str, Any]:
 
 
 def _credentials(catalog: Catalog, asked: Asked) -> Answer:
-    # The catalog's own keys open the whole store: whoever is bound to a part of it has its requests signed instead.
+    # Keys are good for reading and writing, and outlive a token: whoever is bound to a part has its requests signed.
     is_given = asked.principal.is_unbounded and asked.principal.has(Role.WRITER)
     found = catalog.access.credentials(catalog.location(asked.ident)) if is_given else {}
     return ok({"storage-credentials": wire.credentials(found)})
@@ -321,9 +321,10 @@ def _table(catalog: Catalog, asked: Asked, loaded: Loaded, snapshots: str = "all
 
 def _shown(catalog: Catalog, asked: Asked, file: LoadedFile, snapshots: str) -> Answer:
     headers = {}
-    if file.metadata_location is not None:
-        headers["ETag"] = wire.etag(file.metadata_location, variant(asked, snapshots))
     grant = catalog.access.grant(file.location, _delegation(asked))
+    # Keys end before the table changes: such an answer is not to be kept, neither here nor by the client.
+    if file.metadata_location is not None and not grant.credentials:
+        headers["ETag"] = wire.etag(file.metadata_location, variant(asked, snapshots))
     config = dict(grant.config)
     if grant.is_signed:
         config["signer.endpoint"] = wire.sign_path(asked.ident.namespace, asked.ident.name or _name(asked))

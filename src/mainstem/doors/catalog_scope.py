@@ -1,7 +1,13 @@
 """What of the catalog a caller may see and change, decided before an operation is begun.
 
 For a caller that is bound to namespaces or tables, the rest of the catalog does not exist. It may not point a table at
-files elsewhere either: reading them through a table of its own would be reading somebody else's.
+files elsewhere either: reading them through a table of its own would be reading somebody else's. Who may place a table:
+
+    bound to namespaces or tables    in the folder that the catalog gives to that name
+    a writer of everything           anywhere in the warehouse
+    an admin of everything           anywhere
+
+That a table's paths stay below its location is the catalog's own rule, for everybody: see `catalog.boundaries`.
 """
 
 from collections.abc import Iterable
@@ -9,7 +15,7 @@ from typing import Any
 
 from mainstem.admission import Role
 from mainstem.catalog import Catalog, NoSuchFunction, NoSuchNamespace, NoSuchTable, NoSuchView, TableIdent
-from mainstem.catalog.names import folder_of
+from mainstem.catalog.boundaries import PATH_PROPERTIES
 from mainstem.doors.catalog_answers import Asked
 from mainstem.model import Denied, Invalid, NotFound
 from mainstem.wire import iceberg_rest as wire
@@ -45,7 +51,8 @@ _READS = frozenset(
 )
 _VIEWS = frozenset({Operation.LOAD_VIEW, Operation.VIEW_EXISTS, Operation.COMMIT_VIEW, Operation.DROP_VIEW})
 _REGISTERS = frozenset({Operation.REGISTER_TABLE, Operation.REGISTER_VIEW})
-_PATH_PROPERTIES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+# Where files are written, and a class of the engine's that decides it.
+_PLACING_PROPERTIES = (*PATH_PROPERTIES, "write.location-provider.impl")
 
 
 def authorize(catalog: Catalog, asked: Asked) -> None:
@@ -57,10 +64,10 @@ def authorize(catalog: Catalog, asked: Asked) -> None:
         raise Denied(f"the token does not allow this. expected=role {Role.WRITER} got={principal.role}")
     if call.operation is Operation.SIGN and not principal.has(Role.WRITER):
         _check_reads(wire.decode(asked.body, wire.SignRequest).method)
-    if principal.is_unbounded:
+    if principal.is_unbounded and principal.has(Role.ADMIN):
         return
     _check_names(asked)
-    if call.operation in _REGISTERS:
+    if call.operation in _REGISTERS and not principal.is_unbounded:
         raise Denied("only a token for every namespace may register files that exist already")
     if call.operation not in _READS:
         _check_body(catalog, asked)
@@ -99,37 +106,45 @@ def _check_body(catalog: Catalog, asked: Asked) -> None:
             _check_namespace(asked, wire.decode(asked.body, wire.CreateNamespaceRequest).namespace)
         case Operation.CREATE_TABLE:
             table = wire.decode(asked.body, wire.CreateTableRequest)
-            ident = TableIdent(asked.call.namespace, table.name)
-            _check_ident(asked, ident)
-            _check_location(catalog, ident, table.location)
-            _check_properties(table.properties or {})
+            _check_new(catalog, asked, table.name, table.location)
+            _check_properties(asked, table.properties)
         case Operation.CREATE_GENERIC_TABLE:
             generic = wire.decode(asked.body, wire.CreateGenericTableRequest)
-            ident = TableIdent(asked.call.namespace, generic.name)
-            _check_ident(asked, ident)
-            _check_location(catalog, ident, generic.base_location)
+            _check_new(catalog, asked, generic.name, generic.base_location)
         case Operation.CREATE_VIEW:
             view = wire.decode(asked.body, wire.CreateViewRequest)
-            ident = TableIdent(asked.call.namespace, view.name)
-            _check_ident(asked, ident)
-            _check_location(catalog, ident, view.location)
+            _check_new(catalog, asked, view.name, view.location)
+            _check_properties(asked, view.properties)
+        case Operation.REGISTER_TABLE | Operation.REGISTER_VIEW:
+            registered = wire.decode(asked.body, wire.RegisterViewRequest)
+            _check_new(catalog, asked, registered.name, registered.metadata_location)
         case Operation.RENAME_TABLE | Operation.RENAME_VIEW:
             names = wire.decode(asked.body, wire.RenameTableRequest)
             for name in (names.source, names.destination):
                 _check_ident(asked, TableIdent(tuple(name.namespace), name.name))
         case Operation.COMMIT_TABLE:
-            _check_updates(catalog, asked.ident, wire.decode(asked.body, wire.CommitRequest).updates)
+            _check_updates(catalog, asked, asked.ident, wire.decode(asked.body, wire.CommitRequest).updates)
         case Operation.COMMIT_VIEW:
-            _check_updates(catalog, asked.ident, wire.decode(asked.body, wire.CommitViewRequest).updates)
+            _check_updates(catalog, asked, asked.ident, wire.decode(asked.body, wire.CommitViewRequest).updates)
         case Operation.COMMIT_TRANSACTION:
-            for change in wire.decode(asked.body, wire.CommitTransactionRequest).table_changes:
-                if change.identifier is None:
-                    raise Invalid("a table change names no table. expected=identifier got=none")
-                ident = TableIdent(tuple(change.identifier.namespace), change.identifier.name)
-                _check_ident(asked, ident)
-                _check_updates(catalog, ident, change.updates)
+            _check_transaction(catalog, asked)
         case _:
             pass
+
+
+def _check_transaction(catalog: Catalog, asked: Asked) -> None:
+    for change in wire.decode(asked.body, wire.CommitTransactionRequest).table_changes:
+        if change.identifier is None:
+            raise Invalid("a table change names no table. expected=identifier got=none")
+        ident = TableIdent(tuple(change.identifier.namespace), change.identifier.name)
+        _check_ident(asked, ident)
+        _check_updates(catalog, asked, ident, change.updates)
+
+
+def _check_new(catalog: Catalog, asked: Asked, name: str, location: str | None) -> None:
+    ident = TableIdent(asked.call.namespace, name)
+    _check_ident(asked, ident)
+    _check_location(catalog, asked, ident, location)
 
 
 def _check_namespace(asked: Asked, levels: Iterable[str]) -> None:
@@ -143,34 +158,32 @@ def _check_ident(asked: Asked, ident: TableIdent) -> None:
         raise Denied(f"the token is for other tables. got={str(ident)!r:.200}")
 
 
-def _check_updates(catalog: Catalog, ident: TableIdent, updates: Iterable[dict[str, Any]]) -> None:
+def _check_updates(catalog: Catalog, asked: Asked, ident: TableIdent, updates: Iterable[dict[str, Any]]) -> None:
     for update in updates:
         match update.get("action"):
             case "set-location":
-                _check_location(catalog, ident, update.get("location"))
-            case "add-snapshot":
-                snapshot = update.get("snapshot")
-                manifests = snapshot.get("manifest-list") if isinstance(snapshot, dict) else None
-                _check_location(catalog, ident, manifests)
+                _check_location(catalog, asked, ident, update.get("location"))
             case "set-properties":
-                _check_properties(update.get("updates") or {})
+                # The key is called "updated" by clients of the protocol's first years.
+                for key in ("updates", "updated"):
+                    _check_properties(asked, update.get(key))
             case _:
                 pass
 
 
-def _check_properties(properties: Any) -> None:
-    if isinstance(properties, dict) and any(name in properties for name in _PATH_PROPERTIES):
-        raise Denied(f"only a token for every namespace may set these. got={_PATH_PROPERTIES}")
+def _check_properties(asked: Asked, properties: Any) -> None:
+    if asked.principal.is_unbounded or not isinstance(properties, dict):
+        return
+    if any(name in properties for name in _PLACING_PROPERTIES):
+        raise Denied(f"only a token for every namespace may set these. got={_PLACING_PROPERTIES}")
 
 
-def _check_location(catalog: Catalog, ident: TableIdent, location: Any) -> None:
-    """A place is the caller's own where it is the table's folder, or lies in it."""
+def _check_location(catalog: Catalog, asked: Asked, ident: TableIdent, location: Any) -> None:
+    """Whether the caller may place the table there: see the top of this module."""
     if location is None:
         return
-    text = str(location)
-    own = f"{catalog.warehouse}/{folder_of(ident)}"
-    # The catalog puts a table whose folder is taken beside it, with an id behind its name.
-    folder, _, rest = text.removeprefix(own).partition("/")
-    is_own = text.startswith(own) and (folder == "" or (folder.startswith("-") and len(folder) == 9))
-    if not is_own or any(part in ("..", ".") for part in rest.split("/")):
-        raise Denied(f"only a token for every namespace may choose a place. expected={own} got={text:.200}")
+    if asked.principal.is_unbounded:
+        if not catalog.is_in_warehouse(location):
+            raise Denied(f"only an admin may choose a place outside the warehouse. got={location!r:.200}")
+    elif not catalog.is_place_of(ident, location):
+        raise Denied(f"only a token for every namespace may choose a place. got={location!r:.200}")

@@ -7,13 +7,13 @@
     PUT  …/tables/{table}/schemas           declare columns; makes the table where there is none
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from mainstem.catalog import Catalog, Commit, NewTable
-from mainstem.catalog.inventory import PartitionCounts, partition_fields
+from mainstem.catalog import Catalog, Commit, NewTable, NoSuchTable
+from mainstem.catalog.inventory import Inventory, PartitionCounts, partition_fields
 from mainstem.catalog.schemas import Document
 from mainstem.doors.catalog_answers import Answer, Asked, ok
 from mainstem.model import Invalid, TableName, parse_table_name
@@ -27,6 +27,7 @@ from mainstem.tables.declaring import (
 )
 from mainstem.tables.layout import KEY
 from mainstem.tables.maintenance import matches
+from mainstem.tables.partitions import PartitionField
 from mainstem.tables.settings import DEFAULT_SETTINGS, parse_partition
 from mainstem.tables.types import parse_type
 from mainstem.wire import iceberg_rest as wire
@@ -47,17 +48,42 @@ class ColumnsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: Annotated[dict[str, str], msgspec.Meta(min_length=1)]
 
 
-def _partitions(catalog: Catalog, asked: Asked) -> Answer:
-    document = catalog.load_table(asked.ident).stored.document
-    inventory = catalog.inventories.take(document)
-    shown = [each for each in inventory.partitions if matches(each.partition, _wanted(asked))]
+class _Seen(NamedTuple):
+    """A table of whatever format, as far as its partitions go."""
+
+    inventory: Inventory
+    spec: Document
+    specs: list[Document]
+    waiting: list[Document]
+
+
+def _seen(catalog: Catalog, asked: Asked) -> _Seen:
+    try:
+        document = catalog.load_table(asked.ident).stored.document
+    except NoSuchTable:
+        other = catalog.other_inventory(asked.ident.table_name)
+        if other is None:
+            raise
+        spec = {"spec-id": 0, "fields": _told(other.fields)}
+        return _Seen(other.inventory, spec, [spec], [])
     stands = partitioning(document)
+    return _Seen(
+        catalog.inventories.take(document),
+        _spec(document, document["default-spec-id"]),
+        [_spec(document, spec["spec-id"]) for spec in document["partition-specs"]],
+        [{"field": str(each.transform), "reason": each.reason} for each in stands.waiting],
+    )
+
+
+def _partitions(catalog: Catalog, asked: Asked) -> Answer:
+    seen = _seen(catalog, asked)
+    shown = [each for each in seen.inventory.partitions if matches(each.partition, _wanted(asked))]
     return ok(
         {
-            "snapshot-id": inventory.snapshot_id,
-            "spec": _spec(document, document["default-spec-id"]),
-            "specs": [_spec(document, spec["spec-id"]) for spec in document["partition-specs"]],
-            "waiting": [{"field": str(each.transform), "reason": each.reason} for each in stands.waiting],
+            "snapshot-id": seen.inventory.snapshot_id,
+            "spec": seen.spec,
+            "specs": seen.specs,
+            "waiting": seen.waiting,
             "partitions": [
                 {
                     "partition": each.partition,
@@ -74,8 +100,7 @@ def _partitions(catalog: Catalog, asked: Asked) -> Answer:
 
 
 def _partition_stats(catalog: Catalog, asked: Asked) -> Answer:
-    document = catalog.load_table(asked.ident).stored.document
-    inventory = catalog.inventories.take(document)
+    inventory = _seen(catalog, asked).inventory
     shown = [each for each in inventory.partitions if matches(each.partition, _wanted(asked))]
     return ok(
         {
@@ -164,11 +189,11 @@ def _checked(name: str) -> str:
 
 
 def _spec(document: Document, spec_id: int) -> Document:
-    fields = [
-        {"name": field.name, "transform": field.transform, "source": field.source}
-        for field in partition_fields(document, spec_id)
-    ]
-    return {"spec-id": spec_id, "fields": fields}
+    return {"spec-id": spec_id, "fields": _told(partition_fields(document, spec_id))}
+
+
+def _told(fields: Sequence[PartitionField]) -> list[Document]:
+    return [{"name": field.name, "transform": field.transform, "source": field.source} for field in fields]
 
 
 def _wanted(asked: Asked) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ class CdcSettings:
     # Refusals in a row after which every further one makes the producer wait: whoever does not listen is slowed down.
     refusals_free_max: int = 128
     refusal_pause_s: float = 0.05
+    # How long beyond its retry delay a batch that was refused for now is waited for before those behind it are taken.
+    hold_s_max: float = 5.0
 
 
 class BufferView(msgspec.Struct, frozen=True, kw_only=True):

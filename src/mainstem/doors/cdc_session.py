@@ -8,17 +8,17 @@ full socket.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from mainstem.admission import ANYONE, Intake, Meter, Principal, Ticket
+from mainstem.admission import ANYONE, Intake, Meter, Principal, Ticket, TooLarge
 from mainstem.doors import cdc_replies as replies
 from mainstem.doors.cdc_ports import FRAME_BYTES_MAX, CdcSettings, DoorStats, Flusher, Host
 from mainstem.doors.cdc_states import Action, Event, State, step
-from mainstem.model.batch import Batch, Encoding, Priority
+from mainstem.model.batch import Batch, Encoding, Priority, shard_payload
 from mainstem.model.change import SourceId
 from mainstem.model.checksum import crc32
 from mainstem.model.errors import Invalid, MainstemError, Overloaded
@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 CLOSE_NORMAL = 1000
 CLOSE_GOING_AWAY = 1001
 CLOSE_POLICY = 1008
+# What is told of a batch whose predecessor is late.
+_HELD_RETRY_S_MIN = 0.05
 
 _EVENTS: dict[type[cdc.ClientMessage], Event] = {
     cdc.CdcBatch: Event.BATCH,
@@ -44,9 +46,6 @@ _EVENTS: dict[type[cdc.ClientMessage], Event] = {
 # Text goes out as a text frame, bytes as a binary one.
 Send = Callable[[str | bytes], Awaitable[None]]
 Close = Callable[[int, str], Awaitable[None]]
-
-Events = Sequence[cdc.EventHead | cdc.CdcEvent]
-
 
 class _Reply:
     """A place in the queue of answers. `render` is called once `ready` is done, when the answer is about to leave."""
@@ -64,13 +63,24 @@ class _Reply:
         self.size_bytes = size_bytes
 
 
+class _Hold(NamedTuple):
+    """What must come first: the batch `after` which everything else of its source is refused, and until when."""
+
+    after: int
+    # When it may come back, and when it is not waited for any more (monotonic).
+    retry_s: float
+    ends_s: float
+    reason: str
+
+
 class _Incoming(NamedTuple):
     """A message as it came: `payload` is the JSON text of a batch's events, where that is known already."""
 
     message: cdc.ClientMessage
+    size_bytes: int
     packing: Packing
     payload: bytes | None = None
-    events: Events | None = None
+    events: cdc.Events | None = None
 
 
 class CdcSession:
@@ -90,6 +100,7 @@ class CdcSession:
         default_source: str | None = None,
         meter: Meter | None = None,
         principal: Principal = ANYONE,
+        default_shard: str | None = None,
     ) -> None:
         self._intake = intake
         self._host = host
@@ -101,6 +112,7 @@ class CdcSession:
         self._close = close
         self._principal = principal
         self._source = SourceId(principal.source(default_source)) if default_source else None
+        self._shard = default_shard
         # None where the connection is under no limit of rate.
         self._meter = meter
         self._packing = Packing.JSON
@@ -118,11 +130,16 @@ class CdcSession:
         self._flushes: set[asyncio.Task[None]] = set()
         # Sources whose `persisted` stands in the queue, and whether it changed since.
         self._telling: dict[str, bool] = {}
-        # After a refusal for now, by source: until when (monotonic), above which sequence, and why.
-        self._held: dict[str, tuple[float, int, str]] = {}
-        limits = intake.gate.limits
-        # A message up to this size cannot break a limit on bytes, so it may be decoded in one go.
-        self._small_bytes = min(limits.payload_bytes_max, limits.event_bytes_max)
+        # After a refusal for now, by source.
+        self._held: dict[str, _Hold] = {}
+        # What was agreed on at `connect`; until then, what is taken from anybody.
+        self._agreed = self._agree(cdc.Capabilities())
+
+    @property
+    def _small_bytes(self) -> int:
+        """A message up to this size cannot break a limit on bytes, so it may be decoded in one go."""
+        limits = self._intake.gate.limits
+        return min(limits.payload_bytes_max, limits.event_bytes_max)
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
         """Serve until the peer is gone or everything is said."""
@@ -198,12 +215,12 @@ class CdcSession:
     def _decode(self, data: bytes) -> "_Incoming":
         """The message and, where that is cheap, its events."""
         if packing.packing_of(data) is Packing.MSGPACK:
-            return _Incoming(packing.decode_client(data), Packing.MSGPACK)
+            return _Incoming(packing.decode_client(data), len(data), Packing.MSGPACK)
         # One that will be refused anyway is not worth the reading.
         affordable = self._meter is None or self._meter.delay_ms is None
         if affordable and len(data) <= self._small_bytes and (whole := cdc.decode_whole_batch(data)) is not None:
-            return _Incoming(whole[0], Packing.JSON, whole[1], whole[2])
-        return _Incoming(cdc.decode_client(data), Packing.JSON)
+            return _Incoming(whole[0], len(data), Packing.JSON, whole[1], whole[2])
+        return _Incoming(cdc.decode_client(data), len(data), Packing.JSON)
 
     def _refuse_unreadable(self, data: bytes, error: Invalid) -> None:
         if self._step(Event.UNREADABLE) is Action.REFUSE:
@@ -243,9 +260,12 @@ class CdcSession:
         try:
             self._charge(1.0)
             self._follow(source)
+            self._check_message_size(incoming.size_bytes)
             payload, events = incoming.payload, incoming.events
             if payload is None or events is None:
                 payload, events = self._read_events(bytes(message.events), incoming.packing)
+            self._check_event_count(len(events))
+            cdc.check_event_sequences(message, events)
             batch = self._batch(message, source, payload, events)
             ticket = self._intake.take(batch)
         except Overloaded as error:
@@ -257,7 +277,7 @@ class CdcSession:
             ticket.outcome.add_done_callback(partial(self._settled, source, batch.sequence))
         self._queue(_Reply(render, ticket.outcome, len(payload)))
 
-    def _read_events(self, raw: bytes, written: Packing) -> tuple[bytes, Events]:
+    def _read_events(self, raw: bytes, written: Packing) -> tuple[bytes, cdc.Events]:
         """The JSON text of the events, and what they are. The sizes are looked at before anything is made of them."""
         limits = self._intake.gate.limits
         limits.check_payload(len(raw))
@@ -266,13 +286,25 @@ class CdcSession:
             limits.check_event(max((cdc if is_json else packing).event_sizes(raw), default=0))
         return (raw, cdc.decode_events(raw)) if is_json else packing.decode_events(raw)
 
-    def _batch(self, message: cdc.CdcBatch, source: SourceId, payload: bytes, events: Events) -> Batch:
+    def _check_message_size(self, size: int) -> None:
+        most = self._agreed.max_message_size
+        # What is below the server's own bound was agreed on; that one is the limits' to tell.
+        if most is not None and size > most and most < self._intake.gate.limits.payload_bytes_max:
+            raise TooLarge("message", "bytes", most, size, reason="payload_too_large")
+
+    def _check_event_count(self, count: int) -> None:
+        if self._agreed.max_batch_size is not None and count > self._agreed.max_batch_size:
+            raise TooLarge("batch", "events", self._agreed.max_batch_size, count, reason="payload_too_large")
+
+    def _batch(self, message: cdc.CdcBatch, source: SourceId, payload: bytes, events: cdc.Events) -> Batch:
+        shard = message.source_shard_name or self._shard
         return Batch(
             source=source,
             sequence=message.sequence_number,
             count=len(events),
-            encoding=Encoding.CDC_JSON,
-            payload=payload,
+            encoding=Encoding.CDC_JSON_OF_SHARD if shard else Encoding.CDC_JSON,
+            payload=shard_payload(shard, payload) if shard else payload,
+            # Of the changes alone: a retry may come over a connection that names no shard.
             fingerprint=crc32(payload),
             tables=self._intake.gate.tables({event.table for event in events}, self._principal),
             priority=Priority[(message.priority or self._priority).name],
@@ -286,6 +318,9 @@ class CdcSession:
         source = self._source_of(message)
         self._follow(source)
         self._priority = message.priority
+        self._shard = message.source_shard_name or self._shard
+        # At once: what comes behind it may be on the wire already.
+        self._agreed = self._agree(message.capabilities or cdc.Capabilities())
         # What this source sent on a connection that is gone may still be on its way to the disk; only then is its
         # highest durable sequence what it stays.
         assert self._group is not None
@@ -294,8 +329,7 @@ class CdcSession:
         self._queue(_Reply(partial(self._render_greeting, source, message), settled))
 
     def _agree(self, asked: cdc.Capabilities) -> cdc.Capabilities:
-        """What both sides can do. The answers to come are written accordingly."""
-        self._packing = Packing.MSGPACK if asked.binary_protocol else Packing.JSON
+        """What both sides can do."""
         limits = self._intake.gate.limits
         return cdc.Capabilities(
             binary_protocol=asked.binary_protocol,
@@ -325,7 +359,9 @@ class CdcSession:
         self._sources.add(source)
 
     # A batch that is refused for now is sent again later. Those behind it that are on the wire already must not
-    # overtake it, or an older value would win over a newer one: they are refused as well until its time has come.
+    # overtake it, or an older value would win over a newer one: they are refused as well until it has come back. How
+    # long that takes is not for a clock to say, since they may have waited on the wire for any time; the clock only
+    # ends it where a producer has given the batch up.
 
     def _hold(self, source: SourceId, sequence: int, error: Exception) -> None:
         retry_ms = replies.retry_delay_ms(error)
@@ -333,24 +369,24 @@ class CdcSession:
             return
         now_s = self._clock.monotonic_s()
         held = self._held.get(source)
-        after = sequence if held is None or held[0] <= now_s else min(held[1], sequence)
-        self._held[source] = (now_s + retry_ms / 1000, after, getattr(error, "reason", "internal_error"))
+        after = sequence if held is None or held.ends_s <= now_s else min(held.after, sequence)
+        retry_s = now_s + retry_ms / 1000
+        reason = getattr(error, "reason", "internal_error")
+        self._held[source] = _Hold(after, retry_s, retry_s + self._settings.hold_s_max, reason)
 
     def _check_hold(self, source: SourceId, sequence: int) -> None:
         held = self._held.get(source)
         if held is None:
             return
-        until_s, after, reason = held
-        if sequence <= after:
-            return
-        left_s = until_s - self._clock.monotonic_s()
-        if left_s > 0:
+        now_s = self._clock.monotonic_s()
+        if sequence > held.after and now_s < held.ends_s:
             raise Overloaded(
-                f"an earlier batch waits for its retry. expected={after} got={sequence}",
-                retry_after_s=left_s,
-                reason=reason,
+                f"an earlier batch waits for its retry. expected={held.after} got={sequence}",
+                retry_after_s=max(held.retry_s - now_s, _HELD_RETRY_S_MIN),
+                reason=held.reason,
             )
-        self._held.pop(source)
+        if sequence == held.after or now_s >= held.ends_s:
+            del self._held[source]
 
     # Answers out
 
@@ -464,10 +500,13 @@ class CdcSession:
             correlation_id=hello.correlation_id,
             status=cdc.AckStatus.OK,
         )
+        capabilities = self._agree(hello.capabilities or cdc.Capabilities())
+        # The answers to come are written accordingly.
+        self._packing = Packing.MSGPACK if capabilities.binary_protocol else Packing.JSON
         agreed = msgspec.structs.replace(
             greeting,
             protocol_version=cdc.PROTOCOL_VERSION,
-            capabilities=self._agree(hello.capabilities or cdc.Capabilities()),
+            capabilities=capabilities,
             resume_from=dedup.resume_from(source, hello.last_ack_sequence),
         )
         return agreed, self._host.status()

@@ -21,6 +21,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from mainstem.admission import Role
 from mainstem.doors.access import access, principal_of
+from mainstem.doors.insight import TableFailure
 from mainstem.doors.refusals import ErrorAnswer, failed, refused
 from mainstem.model import MainstemError, TableName
 from mainstem.tables.maintenance import Step
@@ -73,6 +74,7 @@ class Candidates(Wire, frozen=True, kw_only=True):
 
     candidates: list[Candidate]
     thresholds: dict[str, Any]
+    failures: list[TableFailure]
 
 
 class RunBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +85,8 @@ class RunBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partitions: tuple[str, ...] = ()
     steps: tuple[Step, ...] = (Step.COMPACT, Step.DELETES, Step.MANIFESTS, Step.EXPIRE)
     dry_run: bool = False
+    # Of the step `rebuild`: go on although the history does not know all keys of the state.
+    force: bool = False
     # Wait so long for the end of the jobs.
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = 0.0
     # Two files are worth it where somebody asks; the timer wants more.
@@ -105,6 +109,7 @@ class RunAnswer(Wire, frozen=True, kw_only=True):
     dry_run: bool
     jobs: list[Job]
     plan: list[Candidate]
+    failures: list[TableFailure]
 
 
 class TableRuns(Wire, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@
 `GET /v1/config` is the Iceberg catalog's, and stays so.
 """
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from litestar import Request, Response, Router, get, patch
@@ -28,6 +28,8 @@ Bytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3600 * 1000)]
 Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 Rate = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
+# A WebSocket frame carries no more.
+Frame = Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * 1024)]
 Files = Annotated[int, msgspec.Meta(ge=2, le=1_000_000)]
 Ranges = Annotated[list[Annotated[str, msgspec.Meta(max_length=64)]], msgspec.Meta(max_length=1_000)]
 
@@ -54,6 +56,10 @@ class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     backpressure_threshold: Share | None = None
     base_retry_delay_ms: Millis | None = None
     max_retry_delay_ms: Millis | None = None
+    max_payload_size: Frame | None = None
+    max_event_size: Frame | None = None
+    parquet_compression: Literal["none", "snappy", "gzip", "zstd"] | None = None
+    parquet_row_group_size: Count | None = None
     auto_compact: bool | None = None
     min_files_to_compact: Files | None = None
     max_files_to_compact: Files | None = None
@@ -83,6 +89,11 @@ class ConfigValues(Wire, frozen=True, kw_only=True):
     backpressure_threshold: float
     base_retry_delay_ms: int
     max_retry_delay_ms: int
+    max_payload_size: int
+    max_event_size: int
+    parquet_compression: str
+    # In rows; 0 leaves it to Iceberg's own default, by size.
+    parquet_row_group_size: int
     auto_compact: bool
     min_files_to_compact: int
     max_files_to_compact: int
@@ -128,10 +139,6 @@ _FIXED = {
     "maxFallbackSize": "the log holds what waits for the tables: maxBufferSize",
     "enableDeduplication": "without it a retry would count twice",
     "deduplicationWindowMs": "duplicates are told by source and sequence, however old they are",
-    "maxPayloadSize": "producers are told of it when they connect",
-    "maxEventSize": "producers are told of it when they connect",
-    "parquetRowGroupSize": "it is a setting of the tables: [parquet] row_group_rows, and a restart",
-    "parquetCompression": "it is a setting of the tables: [parquet] compression, and a restart",
 }
 
 _ERRORS = {

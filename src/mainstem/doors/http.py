@@ -44,8 +44,9 @@ class GatewayStatus(Wire, frozen=True, kw_only=True):
 
 
 class LogStatus(Wire, frozen=True, kw_only=True):
-    """The durable log. `durable` and `sealed` are positions."""
+    """The durable log. `durable` and `sealed` are positions, `id` says of which log."""
 
+    id: str
     durable: int
     sealed: int
     segments: int
@@ -75,6 +76,18 @@ class BreakerStatus(Wire, frozen=True, kw_only=True):
     error: str | None
 
 
+class PassStatus(Wire, frozen=True, kw_only=True):
+    """One pass of Spark's: the micro-batch, what its executors read and wrote, and the seconds it took."""
+
+    batch: str
+    tables: int
+    rows_read: int
+    rows_written: int
+    files: int
+    job_s: float
+    commit_s: float
+
+
 class PipelineStatus(Wire, frozen=True, kw_only=True):
     """The Spark process, as its supervisor sees it and as it reports itself."""
 
@@ -90,6 +103,9 @@ class PipelineStatus(Wire, frozen=True, kw_only=True):
     memory: dict[str, int]
     error: str | None
     circuit_breaker: BreakerStatus
+    # The newest passes, the last one last; and all since the pipeline's start, added up.
+    passes: list[PassStatus]
+    totals: dict[str, float]
 
 
 class TableStatus(Wire, frozen=True, kw_only=True):
@@ -111,6 +127,8 @@ class Status(Wire, frozen=True, kw_only=True):
     buffer: BufferStatus
     pipeline: PipelineStatus
     tables: dict[str, TableStatus]
+    # Records that consumer groups of the Kafka door have still to read, by group and topic.
+    groups: dict[str, dict[str, int]] = {}
     last_error: str | None
 
 
@@ -149,6 +167,18 @@ class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class PassReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the pipeline says of one pass."""
+
+    batch: str
+    tables: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+    files: int = 0
+    job_s: float = 0.0
+    commit_s: float = 0.0
+
+
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the pipeline tells of itself, on change and every two seconds."""
 
@@ -159,6 +189,8 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, int] = {}
     error: str | None = None
     breaker: BreakerReport = BreakerReport()
+    passes: list[PassReport] = []
+    totals: dict[str, float] = {}
 
 
 class Operations(Protocol):
@@ -196,6 +228,7 @@ def visible(status: Status, principal: Principal) -> Status:
     return msgspec.structs.replace(
         status,
         tables=tables,
+        groups={},
         last_error=broken[0] if broken else None,
         log=msgspec.structs.replace(status.log, last_error=None, recovered=None),
         pipeline=msgspec.structs.replace(status.pipeline, error=None, last_lines=[]),

@@ -12,9 +12,10 @@ import logging
 from typing import Any
 from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from mainstem.doors.at_hand import AtHand, FindAtHand, nothing_at_hand
+from mainstem.doors.http_bounds import BoundedProtocol
 
 # What may be at hand: everything else is spared the question.
 PREFIX = b"/v1/namespaces/"
@@ -26,7 +27,7 @@ _UNUSUAL = frozenset({b"content-length", b"transfer-encoding", b"expect", b"upgr
 _logger = logging.getLogger(__name__)
 
 
-class QuickProtocol(HttpToolsProtocol):
+class QuickProtocol(BoundedProtocol):
     """One connection. The application that uvicorn was given says by its `at_hand` what it has."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -78,6 +79,7 @@ class QuickProtocol(HttpToolsProtocol):
         if answer is None:
             super().on_headers_complete()
             return
+        self._is_in_head = False
         self._is_answered = True
         self._answered += 1
         self._write(answer)
@@ -97,7 +99,7 @@ class QuickProtocol(HttpToolsProtocol):
         """The end of the request."""
         self._is_between_requests = True
         if self._is_answered:
-            self._is_answered = False
+            self._is_answered = self._is_in_body = False
             self.on_response_complete()
         else:
             super().on_message_complete()

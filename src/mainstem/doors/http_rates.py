@@ -5,6 +5,7 @@ WebSockets are counted by the CDC door.
 """
 
 import math
+from collections import Counter
 
 import msgspec
 from litestar.enums import ScopeType
@@ -12,20 +13,33 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from mainstem.admission import RateExceeded, Rates, RateView
 from mainstem.doors.at_hand import AtHand, FindAtHand, nothing_at_hand
+from mainstem.doors.http_bounds import REQUEST_TIMEOUT_S
 from mainstem.doors.refusals import ErrorBody
 from mainstem.runtime.clock import Clock
 
 TOO_MANY = 429
+_REFUSALS_FROM = 400
 
 
 class Limited:
     """An application, with `X-RateLimit-*` on every answer, and 429 with `Retry-After` on what is too much."""
 
-    def __init__(self, app: ASGIApp, rates: Rates, clock: Clock, find: FindAtHand = nothing_at_hand) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        rates: Rates,
+        clock: Clock,
+        find: FindAtHand = nothing_at_hand,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
         self._app = app
         self._rates = rates
         self._clock = clock
         self._find = find
+        # Read by the protocol: how long it waits for the rest of a request.
+        self.request_timeout_s = request_timeout_s
+        # Answers that are refusals or failures, by their status.
+        self.refused: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count it, and pass it on."""
@@ -35,11 +49,16 @@ class Limited:
         try:
             view = self._rates.request(_address(scope))
         except RateExceeded as refusal:
+            # Not where the limit is asked for an answer at hand: that goes this way then, and would count twice.
+            self._rates.refused["requests_per_s"] += 1
+            self.refused[TOO_MANY] += 1
             await _refuse(send, refusal, self._clock)
             return
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if message["status"] >= _REFUSALS_FROM:
+                    self.refused[message["status"]] += 1
                 message["headers"] = [*message.get("headers", ()), *_headers(view, self._clock)]
             await send(message)
 

@@ -57,6 +57,13 @@ class Memory(Wire, frozen=True, kw_only=True):
     machine: dict[str, int]
 
 
+class TableFailure(Wire, frozen=True, kw_only=True):
+    """A table that could not be looked at, and why. The others were."""
+
+    table: str
+    error: str
+
+
 class TableWrites(Wire, frozen=True, kw_only=True):
     """One table: what it holds now, and what was committed in the last hour."""
 
@@ -85,6 +92,7 @@ class Writes(Wire, frozen=True, kw_only=True):
     rows: int
     bytes: int
     data_files: int
+    failures: list[TableFailure]
 
 
 class Column(Wire, frozen=True, kw_only=True):
@@ -132,6 +140,7 @@ class Tables(Wire, frozen=True, kw_only=True):
 
     tables: list[TableView]
     truncated: bool
+    failures: list[TableFailure]
 
 
 class LoggedError(Wire, frozen=True, kw_only=True):

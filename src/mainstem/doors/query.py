@@ -31,7 +31,7 @@ from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher, RunningElsewhere
 from mainstem.query.encode import ArrowPieces, csv_bytes, json_rows
 from mainstem.query.engine import ROWS_DEFAULT, TIMEOUT_MS_DEFAULT, Column, QueryRequest, Running, Stats
-from mainstem.query.plan import Plan, Planner, PlanRequest
+from mainstem.query.plan import Plan, Planner, PlanRequest, TableRef
 from mainstem.query.ports import Readable, everything
 from mainstem.query.route import EngineName, Route
 from mainstem.query.route import Router as EngineRouter
@@ -55,9 +55,15 @@ class Format(StrEnum):
 
 
 class QueryBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A query as it is posted. `format` left out: by the Accept header."""
+    """A query as it is posted: a statement, or a table with columns and a condition, as `/plan` takes them.
 
-    sql: str
+    `format` left out: by the Accept header.
+    """
+
+    sql: str | None = None
+    table: TableRef | None = None
+    columns: tuple[str, ...] = ("*",)
+    where: str | None = None
     format: Format | None = None
     limit: int = ROWS_DEFAULT
     timeout_ms: int = TIMEOUT_MS_DEFAULT
@@ -122,7 +128,7 @@ def query_router(dispatcher: Dispatcher, planner: Planner, router: EngineRouter,
     )
     async def query(request: AnyRequest, data: JSONBody[QueryBody]) -> Response[Any]:
         asked = QueryRequest(
-            sql=data.sql,
+            sql=PlanRequest(sql=data.sql, table=data.table, columns=data.columns, where=data.where).statement(),
             limit=data.limit,
             timeout_ms=data.timeout_ms,
             freshness=data.freshness,

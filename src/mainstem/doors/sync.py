@@ -19,18 +19,26 @@ _OURS = re.compile(
     r"|/v1/pipeline/checkpoints"
 ).fullmatch
 
+# An application in a browser syncs with whatever serves it, so these are for pages of other origins too. What an admin
+# does is not.
+_CROSS_ORIGIN = re.compile(r"(/v1)?/sync/[^/]+/(push|pull|checkpoint|ws)").fullmatch
+
 
 class SyncDoor:
     """Both halves of the door."""
 
     def __init__(self, service: SyncService, flusher: Flusher, rates: Rates, *, connections_max: int) -> None:
         self._service = service
-        self._http = SyncHttp(service, flusher)
+        self._http = SyncHttp(service, flusher, self.is_cross_origin)
         self.sockets = SyncSockets(service, rates, connections_max=connections_max)
 
     def is_ours(self, path: str) -> bool:
         """Whether a path is this door's."""
         return _OURS(path) is not None
+
+    def is_cross_origin(self, path: str) -> bool:
+        """Whether a path is for pages of other origins too."""
+        return _CROSS_ORIGIN(path) is not None
 
     def before(self, app: ASGIApp) -> ASGIApp:
         """An application that takes this door's paths, and leaves the others to the one given."""

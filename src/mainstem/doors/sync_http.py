@@ -13,6 +13,7 @@ from mainstem.doors.sync_stream import Send, Streamed, encoding_of, etag, stream
 from mainstem.feeds.schemas import TableSchema
 from mainstem.feeds.service import SyncService, Viewer
 from mainstem.model.errors import Invalid, MainstemError, NotFound
+from mainstem.model.names import parse_table_name
 from mainstem.wire.sync import (
     clock,
     decode_push,
@@ -64,18 +65,24 @@ class Asked(msgspec.Struct, frozen=True):
 class SyncHttp:
     """The routes below `/sync` and `/admin`, as an ASGI application."""
 
-    def __init__(self, service: SyncService, flusher: Flusher) -> None:
+    def __init__(
+        self, service: SyncService, flusher: Flusher, is_cross_origin: Callable[[str], bool] = lambda path: False
+    ) -> None:
+        """`is_cross_origin`: the paths whose answers pages of other origins may read."""
         self._service = service
+        self._is_cross_origin = is_cross_origin
         self._flusher = flusher
 
     async def serve(self, scope: Any, receive: Receive, send: Send) -> None:
         """Answer one request, whatever becomes of it."""
+        cors = CORS if self._is_cross_origin(scope["path"]) else ()
         if scope["method"] == "OPTIONS":
-            await _send(send, Answer(204))
+            await _send(send, Answer(204), cors)
             return
         try:
             if scope["path"] == ORDERS_PATH:
-                caller_of(scope).check_admin()
+                # The orders name every gateway.
+                caller_of(scope).check_unbounded()
                 answer: Answer | Streamed = Answer(200, msgspec.json.encode(await self._service.checkpoints.orders()))
             else:
                 answer = await self._answer(asked_of(scope), receive)
@@ -86,9 +93,9 @@ class SyncHttp:
             _logger.exception("a sync request failed", extra={"path": scope["path"]})
             answer = refusal(MainstemError("the server failed on this request"))
         if isinstance(answer, Streamed):
-            await stream(send, answer, CORS)
+            await stream(send, answer, cors)
         else:
-            await _send(send, answer)
+            await _send(send, answer, cors)
 
     async def _answer(self, asked: Asked, receive: Receive) -> Answer | Streamed:
         match (asked.area, asked.method, asked.action):
@@ -110,18 +117,19 @@ class SyncHttp:
     async def _push(self, asked: Asked, body: bytes) -> Answer:
         is_json = asked.headers.get("content-type", CONTENT_TYPE_PROTOBUF).startswith(JSON)
         push = push_from_json(body) if is_json else decode_push(body)
-        asked.caller.check_push(push)
+        asked.caller.check_push(push, asked.gateway)
         parts = None if is_json else split_push(body)
         arrival = await self._service.push(asked.gateway, push, parts)
-        return _response(asked, [], arrival, has_more=False, since=0)
+        return _response(asked, [], self._service.cursors.encode(arrival), has_more=False, since=0)
 
     async def _pull(self, asked: Asked) -> Answer:
         since = clock(asked.query.get("since", "0"))
         limit = asked.query.get("limit", "0")
         if not limit.isascii() or not limit.isdigit():
             raise Invalid(f"limit must be a number. got={limit[:32]!r}")
-        reply = await self._service.pull(asked.gateway, viewer_of(asked), since, int(limit[:9]))
-        return _response(asked, reply.encoded, reply.cursor, has_more=reply.has_more, since=since)
+        cursors = self._service.cursors
+        reply = await self._service.pull(asked.gateway, viewer_of(asked), cursors.decode(since), int(limit[:9]))
+        return _response(asked, reply.encoded, cursors.encode(reply.cursor), has_more=reply.has_more, since=since)
 
     async def _checkpoint(self, asked: Asked) -> Answer | Streamed:
         viewer = viewer_of(asked)
@@ -129,7 +137,7 @@ class SyncHttp:
         if found is None:
             return Answer(404, b'{"error":"there is no checkpoint yet: pull from 0","reason":"no_checkpoint"}')
         checkpoint, pieces = found
-        tag = etag(checkpoint.position, self._service.view_key(asked.gateway, viewer))
+        tag = etag(self._service.cursors.encode(checkpoint.position), self._service.view_key(asked.gateway, viewer))
         if asked.headers.get("if-none-match") == tag:
             return Answer(304, headers=(("ETag", tag),))
         encoding = encoding_of(asked.headers.get("accept-encoding", ""))
@@ -139,19 +147,31 @@ class SyncHttp:
         match (asked.method, asked.action):
             case ("POST", "flush"):
                 flushed = await self._flusher.flush(FLUSH_S_MAX)
-                return Answer(200 if flushed.complete else 504, msgspec.json.encode(flushed))
+                return Answer(200 if flushed.complete else 504, msgspec.json.encode(seen_flush(flushed, asked.caller)))
             case ("POST", "checkpoint"):
+                asked.caller.check_every_table()
                 flushed = await self._flusher.flush(FLUSH_S_MAX)
                 made = await self._service.checkpoints.reach(asked.gateway, flushed.position, FLUSH_S_MAX)
                 return Answer(200, msgspec.json.encode({"position": str(made.position), "rows": made.rows}))
             case ("POST", "schema"):
-                self._service.schemas.register(asked.gateway, _decoded(await _body(receive), TableSchema))
+                schema = _decoded(await _body(receive), TableSchema)
+                asked.caller.check_table(asked.gateway, schema.table)
+                await self._service.declare(asked.gateway, schema)
                 return Answer(204)
             case ("GET", "schema"):
-                return Answer(200, msgspec.json.encode(list(self._service.schemas.of(asked.gateway).values())))
-            case ("GET", "rules"):
+                scope, found = asked.caller.scope(asked.gateway), self._service.schemas.of(asked.gateway).values()
+                shown = [each for each in found if scope is None or scope.sees(each.table)]
+                return Answer(200, msgspec.json.encode(shown))
+            case (_, "rules"):
+                asked.caller.check_every_table()
+                return await self._rules(asked, receive)
+        raise NotFound(f"no such route. got={asked.method} {asked.action}")
+
+    async def _rules(self, asked: Asked, receive: Receive) -> Answer:
+        match asked.method:
+            case "GET":
                 return Answer(200, msgspec.json.encode(await self._service.rules(asked.gateway)))
-            case ("POST", "rules"):
+            case "POST":
                 position = await self._service.set_rules(asked.gateway, _decoded(await _body(receive), Any))
                 return Answer(200, msgspec.json.encode({"position": str(position)}))
         raise NotFound(f"no such route. got={asked.method} {asked.action}")
@@ -182,7 +202,16 @@ def viewer_of(asked: Asked) -> Viewer:
     """Who reads. A token's name goes before what the client says."""
     client = asked.caller.client or asked.query.get("clientId", "")
     features = asked.query.get("features", "").split(",")
-    return Viewer(client, asked.caller.claims_of(client), "evict" in features)
+    scope = asked.caller.scope(asked.gateway)
+    return Viewer(client, asked.caller.claims_of(client), "evict" in features, scope)
+
+
+def seen_flush(flushed: Any, caller: Caller) -> Any:
+    """What was flushed, as far as it is the caller's to know."""
+    if caller.is_unbounded:
+        return flushed
+    tables = {name: each for name, each in flushed.tables.items() if caller.sees(parse_table_name(name))}
+    return msgspec.structs.replace(flushed, tables=tables)
 
 
 def _response(asked: Asked, encoded: list[bytes], cursor: int, *, has_more: bool, since: int) -> Answer:
@@ -215,8 +244,8 @@ async def _body(receive: Receive) -> bytes:
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _send(send: Send, answer: Answer) -> None:
-    headers = [(name.lower().encode(), value.encode()) for name, value in (*CORS, *answer.headers)]
+async def _send(send: Send, answer: Answer, cors: tuple[tuple[str, str], ...]) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in (*cors, *answer.headers)]
     if answer.body:
         headers.append((b"content-type", answer.media_type.encode()))
     if answer.status not in (204, 304):

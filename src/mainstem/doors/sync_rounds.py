@@ -136,7 +136,7 @@ class _Frames:
 
     def next(self, told: LogPosition, covered: LogPosition, viewer: Viewer) -> _Next:
         """The next broadcast and the cursor after it; no bytes where nothing that arrived is for this viewer."""
-        key: tuple[object, ...] = (told, covered)
+        key: tuple[object, ...] = (told, covered, viewer.scope)
         if self._ruled:
             if covered not in self._writers:
                 self._writers[covered] = self._service.writers(self._gateway, covered)
@@ -148,7 +148,7 @@ class _Frames:
 
     def gap(self) -> tuple[Frame, None]:
         """The end of a chain: a broadcast that does not begin where the client stands makes it pull."""
-        newest = self._service.newest
+        newest = self._service.cursors.encode(self._service.newest)
         return Frame.of(BROADCAST_TAG + join_response([], newest, False, newest)), None
 
     def _make(self, told: LogPosition, covered: LogPosition, viewer: Viewer) -> _Next:
@@ -161,4 +161,6 @@ class _Frames:
             return self.gap()
         if not reply.encoded:
             return None, reply.cursor
-        return Frame.of(BROADCAST_TAG + join_response(reply.encoded, reply.cursor, False, told)), reply.cursor
+        encode = self._service.cursors.encode
+        response = join_response(reply.encoded, encode(reply.cursor), False, encode(told))
+        return Frame.of(BROADCAST_TAG + response), reply.cursor

@@ -12,13 +12,13 @@ from typing import Any
 
 from mainstem.admission import Rates
 from mainstem.doors.sync_access import Caller
-from mainstem.doors.sync_answers import close_of
+from mainstem.doors.sync_answers import close_of, refusal
 from mainstem.doors.sync_frames import Frame, writer_of
 from mainstem.doors.sync_http import Receive, asked_of, viewer_of
 from mainstem.doors.sync_rounds import Rounds
 from mainstem.doors.sync_stream import Send
 from mainstem.feeds.service import SyncService, Viewer
-from mainstem.model.errors import Denied, Invalid, MainstemError, Overloaded
+from mainstem.model.errors import Invalid, MainstemError, NotFound, Overloaded
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.sync import Close, SyncPush, decode_request, join_response, split_push
 from mainstem.wire.sync.checks import PUSH_BYTES_MAX
@@ -56,13 +56,18 @@ class SyncSockets:
         """Serve one connection from its handshake to its end."""
         if (await receive())["type"] != "websocket.connect":
             return
-        offered = scope.get("subprotocols") or []
-        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in offered else None})
         try:
             asked = asked_of(scope)
             if asked.action != "ws":
-                raise Denied("no such route")
+                raise NotFound("no such route")
             asked.caller.check_gateway(asked.gateway)
+        except MainstemError as error:
+            await _refuse(scope, send, error)
+            return
+        offered = scope.get("subprotocols") or []
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if SUBPROTOCOL in offered else None})
+        try:
+            # Told after the handshake: a page is not told how long to wait otherwise.
             self._check_room()
             client = scope.get("client")
             meter = self._rates.connect(client[0] if client else "")
@@ -195,16 +200,18 @@ class _Connection:
     async def _take(self, data: bytes) -> None:
         message = decode_request(data)
         if isinstance(message, SyncPush):
-            self._caller.check_push(message)
+            self._caller.check_push(message, self._gateway)
             arrival = await self._service.push(self._gateway, message, split_push(data[1:]))
-            self._write_or_put(Frame.of(join_response([], arrival)))
+            self._write_or_put(Frame.of(join_response([], self._service.cursors.encode(arrival))))
             return
         if message.client_id:
             self._caller.check_client(message.client_id)
             self._name(message.client_id)
         self.told = None
-        reply = await self._service.pull(self._gateway, self.viewer, message.since_hlc, message.max_deltas)
-        self._put(join_response(reply.encoded, reply.cursor, reply.has_more, message.since_hlc))
+        cursors = self._service.cursors
+        since = cursors.decode(message.since_hlc)
+        reply = await self._service.pull(self._gateway, self.viewer, since, message.max_deltas)
+        self._put(join_response(reply.encoded, cursors.encode(reply.cursor), reply.has_more, message.since_hlc))
         if not reply.has_more:
             self.told = self.covered = reply.cursor
             if self._service.newest > reply.cursor:
@@ -242,6 +249,18 @@ class _Connection:
                 return
             self._wake.clear()
             await self._wake.wait()
+
+
+async def _refuse(scope: Any, send: Send, error: MainstemError) -> None:
+    """Answer the handshake itself: nobody who may not connect gets a connection."""
+    answer = refusal(error)
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await _close(send, *close_of(error))
+        return
+    headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers]
+    headers.append((b"content-type", answer.media_type.encode()))
+    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": answer.body, "more_body": False})
 
 
 async def _close(send: Send, code: int, reason: str) -> None:

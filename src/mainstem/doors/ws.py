@@ -22,6 +22,7 @@ from mainstem.model.errors import Overloaded
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire import cdc
+from mainstem.wire.cdc import SOURCE_LENGTH_MAX
 
 # For those who run the server.
 FRAME_BYTES_MAX = cdc_ports.FRAME_BYTES_MAX
@@ -221,6 +222,7 @@ class CdcDoor:
             default_source=source,
             meter=meter,
             principal=principal_of(socket.scope),
+            default_shard=(socket.headers.get("x-shard-name") or "")[:SOURCE_LENGTH_MAX] or None,
         )
         self.stats.connections_opened += 1
         self._sessions.add(session)

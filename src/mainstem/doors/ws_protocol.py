@@ -7,6 +7,7 @@ text from binary. That they are UTF-8 is for the door to find out: it can answer
 
 from typing import Any, cast
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 # In a `websocket.receive` event, where ASGI has `text`.
@@ -28,6 +29,15 @@ class RawTextProtocol(WebSocketsSansIOProtocol):
         if not self.read_paused:
             self.read_paused = True
             self.transport.pause_reading()
+
+    async def send(self, message: Any) -> None:
+        if self.close_sent and message["type"] == "websocket.send":
+            # Closed by the gate while the door had something to say: to the door the peer is gone.
+            raise ClientDisconnected
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            # A refusal is an answer to the handshake: uvicorn would log it as one that never came.
+            self.handshake_complete = True
 
 
 def message_of(event: dict[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ in memory but the piece that is being sent.
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -14,12 +14,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mainstem.feeds.cursors import Cursors
 from mainstem.model.errors import Overloaded
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Cell, Row, Stamp
 from mainstem.model.names import RULES_TABLE
-from mainstem.model.position import LogPosition
-from mainstem.wire.checkpoints import DOCUMENT, CheckpointMade, CheckpointOrder
+from mainstem.model.position import LogId, LogPosition
+from mainstem.wire.checkpoints import DOCUMENT, VERSION, CheckpointMade, CheckpointOrder
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, join_response
 
 PIECE_ROWS = 1_000
@@ -34,8 +35,8 @@ _POLL_S = 0.1
 class Tables(Protocol):
     """What the lake has of a namespace."""
 
-    async def names(self, namespace: str) -> Sequence[str]:
-        """Its logical tables, all with history."""
+    async def histories(self, namespace: str) -> Mapping[str, str | None]:
+        """Its logical tables, all with history: where that is, if it is in Delta, and None if the catalog has it."""
         ...
 
 
@@ -69,8 +70,15 @@ RowFilter = Callable[[CheckpointRow], bool]
 class Checkpoints:
     """The checkpoints of every gateway, in one folder. `watermark` tells how far the tables are."""
 
-    def __init__(self, folder: Path, tables: Tables, watermark: Callable[[], LogPosition]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Tables,
+        watermark: Callable[[], LogPosition],
+        cursors: Cursors | None = None,
+    ) -> None:
         self._folder = folder
+        self._cursors = cursors or Cursors()
         self._tables = tables
         self._watermark = watermark
         self._orders: dict[str, CheckpointOrder] = {}
@@ -99,7 +107,7 @@ class Checkpoints:
         """What the pipeline should make. An order stands until it is made, also if the pipeline is another one then."""
         self._settle()
         for gateway in sorted(self._wanted):
-            tables = await self._tables.names(gateway)
+            tables = await self._tables.histories(gateway)
             newest = self.newest(gateway)
             position = self._watermark()
             if not tables or (newest is not None and newest.position >= position):
@@ -109,7 +117,9 @@ class Checkpoints:
             self._orders[gateway] = CheckpointOrder(
                 namespace=gateway,
                 tables=tuple(tables),
+                delta={name: location for name, location in tables.items() if location is not None},
                 position=position,
+                log=self._cursors.log_at(position),
                 folder=str(self._folder / gateway / f"{position:020d}"),
                 before_folder=str(newest.folder) if newest else None,
                 before_position=newest.position if newest else 0,
@@ -135,7 +145,8 @@ class Checkpoints:
     def _settle(self) -> None:
         """See which orders are done."""
         for gateway, order in list(self._orders.items()):
-            if (Path(order.folder) / DOCUMENT).exists():
+            made = _made(Path(order.folder) / DOCUMENT)
+            if made is not None and made.log == order.log:
                 del self._orders[gateway]
                 self._newest.pop(gateway, None)
                 self._drop_old(gateway)
@@ -143,8 +154,9 @@ class Checkpoints:
     def _found(self, gateway: str) -> list[Checkpoint]:
         found = []
         for document in sorted((self._folder / gateway).glob(f"*/{DOCUMENT}")):
-            if document.parent.name.isdigit():
-                made = msgspec.json.decode(document.read_bytes(), type=CheckpointMade)
+            made = _made(document) if document.parent.name.isdigit() else None
+            # One of another log, or of a part of ours that was lost, is not a place to go on from.
+            if made is not None and self._cursors.is_ours(LogId(made.log), LogPosition(made.position)):
                 found.append(Checkpoint(document.parent, LogPosition(made.position), made.rows))
         return found
 
@@ -153,21 +165,33 @@ class Checkpoints:
             shutil.rmtree(old.folder, ignore_errors=True)
 
 
-def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None = None) -> Iterator[bytes]:
+def _made(document: Path) -> CheckpointMade | None:
+    """What a checkpoint's document says; None where there is none, or one of an older version."""
+    try:
+        made = msgspec.json.decode(document.read_bytes(), type=CheckpointMade)
+    except FileNotFoundError:
+        return None
+    return made if made.version >= VERSION else None
+
+
+def pieces_of(checkpoint: Checkpoint, keep: RowFilter | None = None, cursor: int | None = None) -> Iterator[bytes]:
     """What a client is sent, piece by piece; the last one says that it is the last. Blocks: to be run in a thread.
 
-    The gateway's rules are no data. The files are opened now: a checkpoint that is dropped is still read to its end.
+    `cursor` is what the client goes on from: the checkpoint's position, where that is not said. The gateway's rules are
+    no data. The files are opened now: a checkpoint that is dropped is still read to its end.
     """
     paths = sorted(checkpoint.folder.glob("*.parquet"))
     files = [pq.ParquetFile(pa.OSFile(str(path))) for path in paths]
+
+    after = checkpoint.position if cursor is None else cursor
 
     def made() -> Iterator[bytes]:
         for file in files:
             with file:
                 for batch in file.iter_batches(PIECE_ROWS):
                     for encoded in _sized(_encoded(_shown(batch, keep))):
-                        yield join_response(encoded, checkpoint.position, True, 0)
-        yield join_response([], checkpoint.position, False, 0)
+                        yield join_response(encoded, after, True, 0)
+        yield join_response([], after, False, 0)
 
     return made()
 

@@ -6,7 +6,7 @@ is done in a thread. The tables cover everything before the first segment that i
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from threading import Lock
 from typing import Protocol
@@ -14,7 +14,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mainstem.feeds.declared import NOTHING, Declared
 from mainstem.feeds.entries import Entry, StoredChange, changes_of_rows, entries_of_stored
+from mainstem.feeds.fitting import Columns
 from mainstem.feeds.seen import Identified
 from mainstem.log import Log, SegmentInfo
 from mainstem.log.expand import Expander
@@ -49,25 +51,24 @@ class History(Protocol):
 class ColdFeed:
     """Arrivals by position, however old."""
 
-    def __init__(self, log: Log, history: History) -> None:
+    def __init__(self, log: Log, history: History, declared: Declared) -> None:
         self._log = log
         self._history = history
+        self._declared = declared
         self._cache: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
         self._lock = Lock()
 
     async def page(self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int) -> list[Entry]:
         """The first `limit` arrivals of a namespace at positions after < p <= through. Fewer: there are no more."""
         for _ in range(_TRIES_MAX):
-            kept = self._log.segments()
-            first = kept[0].first if kept else LogPosition(self._log.sealed + 1)
+            first = self._first()
             found: list[Entry] = []
             if after + 1 < first:
                 upto = LogPosition(min(through, first - 1))
-                stored = await self._history.page(namespace, after=after, through=upto, limit=limit)
-                found = list(entries_of_stored(stored))
-                if len(stored) >= limit:
+                found = await self._of_history(namespace, after, upto, limit)
+                if len(found) >= limit:
                     return found
-                if self._log.segments()[:1] != kept[:1]:
+                if self._first() != first:
                     # Segments were dropped meanwhile: what they held is in the tables by now.
                     continue
             # Of one moment, without a wait between them: a seal would take changes from the tail into a segment, and
@@ -79,9 +80,13 @@ class ColdFeed:
                 if segment.last > after and segment.first <= through and _has(segment, namespace)
             ]
             tail = self._log.tail(LogPosition(max(after, self._log.sealed)))
+            declared = self._declared.known(namespace)
+            if declared is None:
+                await self._declared.load(namespace)
+                continue
             try:
                 more = await asyncio.to_thread(
-                    self._read, namespace, after, through, limit - len(found), wanted, tail
+                    self._read, namespace, after, through, limit - len(found), wanted, tail, declared
                 )
             except FileNotFoundError:
                 continue
@@ -94,7 +99,7 @@ class ColdFeed:
         # Of the same moment as the segments: a log that was just opened begins to seal at once, and what it takes out
         # of the tail would be in neither.
         tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
-        first = kept[0].first if kept else LogPosition(self._log.sealed + 1)
+        first = self._first()
         if after + 1 < first:
             async for found in self._history.identified(LogPosition(first - 1)):
                 yield found
@@ -111,33 +116,60 @@ class ColdFeed:
         limit: int,
         segments: Sequence[SegmentInfo],
         tail: Iterator[Frame],
+        declared: Mapping[str, Columns],
     ) -> list[Entry]:
         # All frames are taken first: the files behind them are open, and must not stay so.
         frames = list(tail)
         found: list[Entry] = []
         for segment in segments:
-            found += entries_of_stored(self._of_segment(segment, namespace, after, through, limit - len(found)))
+            changes = self._of_segment(segment, namespace, after, through, limit)
+            found += islice(entries_of_stored(changes, declared), limit - len(found))
             if len(found) >= limit:
                 return found
-        changes = (
-            change for change in _of_frames(frames, namespace) if after < change.position <= through
-        )
-        return found + list(islice(entries_of_stored(changes), limit - len(found)))
+        last = (change for change in _of_frames(frames, namespace) if after < change.position <= through)
+        return found + list(islice(entries_of_stored(last, declared), limit - len(found)))
+
+    def _first(self) -> LogPosition:
+        """The first position that the log still has: what is before is in the tables alone."""
+        kept = self._log.segments()
+        return kept[0].first if kept else LogPosition(self._log.sealed + 1)
+
+    async def _of_history(
+        self, namespace: str, after: LogPosition, through: LogPosition, limit: int
+    ) -> list[Entry]:
+        """The first `limit` arrivals that the tables have. Fewer: there are no more."""
+        found: list[Entry] = []
+        while len(found) < limit:
+            wanted = limit - len(found)
+            stored = await self._history.page(namespace, after=after, through=through, limit=wanted)
+            # The history has nothing that did not fit.
+            found += entries_of_stored(stored, NOTHING)
+            if len(stored) < wanted:
+                break
+            # Counted by what was read, and not by what became an entry: what is no delta ends no page.
+            after = LogPosition(stored[-1].position)
+        return found
 
     def _of_segment(
-        self, segment: SegmentInfo, namespace: str, after: LogPosition, through: LogPosition, limit: int
+        self, segment: SegmentInfo, namespace: str, after: LogPosition, through: LogPosition, step: int
     ) -> Iterator[StoredChange]:
+        """The changes of one segment, all of them; so many at a time are made Python's, for whoever stops early."""
         # Not above: it takes a tenth of a second, which the gateway's start can do without.
         import pyarrow.compute as pc
 
         table = self._segment(segment, namespace)
         positions = table["position"]
-        wanted = table.filter(pc.and_(pc.greater(positions, after), pc.less_equal(positions, through))).slice(0, limit)
-        for row in zip(*(wanted[name].to_pylist() for name in _READ), strict=True):
-            yield StoredChange(*row)
+        wanted = table.filter(pc.and_(pc.greater(positions, after), pc.less_equal(positions, through)))
+        for start in range(0, len(wanted), step):
+            part = wanted.slice(start, step)
+            for row in zip(*(part[name].to_pylist() for name in _READ), strict=True):
+                yield StoredChange(*row)
 
     def _segment(self, segment: SegmentInfo, namespace: str) -> pa.Table:
-        """A namespace's rows in the order of arrival. A client that catches up asks for page after page of them."""
+        """A namespace's rows that are no dead letters, in the order of arrival. A client that catches up asks for page
+        after page of them."""
+        import pyarrow.compute as pc
+
         key = (str(segment.path), namespace)
         with self._lock:
             table = self._cache.get(key)
@@ -145,7 +177,8 @@ class ColdFeed:
                 self._cache.move_to_end(key)
                 return table
         with pa.OSFile(str(segment.path)) as source:
-            table = pq.read_table(source, columns=list(_READ), filters=[("namespace", "=", namespace)])
+            ours = (pc.field("namespace") == namespace) & pc.field("error").is_null()
+            table = pq.read_table(source, columns=list(_READ), filters=ours)
         table = table.sort_by("position")
         if table.nbytes <= _SEGMENT_CACHED_BYTES_MAX:
             with self._lock:

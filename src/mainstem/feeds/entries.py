@@ -1,16 +1,17 @@
 """One change as a feed hands it out, and how it is made from what the log and the tables hold."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from mainstem.feeds.fitting import Columns, first_misfit
 from mainstem.log.expand import Rows
 from mainstem.model.position import LogPosition
+from mainstem.wire.checkpoints import split_columns
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, response_delta
 
 _OPS = {"insert": Op.INSERT, "read": Op.INSERT, "update": Op.UPDATE, "delete": Op.DELETE}
-_columns = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Entry(NamedTuple):
@@ -49,12 +50,17 @@ def entries_of_parts(first: LogPosition, deltas: Sequence[RowDelta], parts: Sequ
     ]
 
 
-def entries_of_stored(changes: Iterable[StoredChange]) -> Iterator[Entry]:
-    """Changes read back. What cannot be a row (its table has it as a dead letter) is passed over."""
+def entries_of_stored(changes: Iterable[StoredChange], declared: Mapping[str, Columns]) -> Iterator[Entry]:
+    """Changes read back. What its table has as a dead letter is passed over: what cannot be a row, and what does not
+    fit the declared types, given by table."""
     for change in changes:
         delta = delta_of_stored(change)
-        if delta is not None:
-            yield entry_of(change.position, delta)
+        if delta is None:
+            continue
+        columns = declared.get(change.table)
+        if columns and first_misfit(delta.columns, columns) is not None:
+            continue
+        yield entry_of(change.position, delta)
 
 
 def delta_of_stored(change: StoredChange) -> RowDelta | None:
@@ -63,10 +69,10 @@ def delta_of_stored(change: StoredChange) -> RowDelta | None:
     columns: tuple[ColumnDelta, ...] = ()
     if op is not Op.DELETE:
         try:
-            written = _columns.decode(change.columns or b"{}")
+            written = split_columns(change.columns)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
-        columns = tuple([ColumnDelta(name, bytes(value)) for name, value in written.items()])
+        columns = tuple([ColumnDelta(name, value) for name, value in written.items()])
     return RowDelta(
         op=op,
         table=change.table,
@@ -79,8 +85,10 @@ def delta_of_stored(change: StoredChange) -> RowDelta | None:
 
 
 def changes_of_rows(rows: Rows, source: str) -> Iterator[StoredChange]:
-    """The rows that one batch has for one table."""
+    """The rows that one batch has for one table, without those that are dead letters."""
     for index, position in enumerate(rows.positions):
+        if rows.errors is not None and rows.errors[index] is not None:
+            continue
         yield StoredChange(
             position,
             rows.hlcs[index],

@@ -6,12 +6,14 @@ continues exactly where the last one ended.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mainstem.feeds.cold import ColdFeed, History
+from mainstem.feeds.declared import Declared, NothingDeclared
 from mainstem.feeds.entries import Entry, changes_of_rows, entries_of_parts, entries_of_stored
+from mainstem.feeds.fitting import Columns
 from mainstem.feeds.hot import HotWindow
 from mainstem.feeds.seen import SeenDeltas
 from mainstem.feeds.tap import Arrival, DeltaBatch, Tap
@@ -58,16 +60,28 @@ class Feed:
         self.hot = HotWindow(start)
         self.listeners: set[Listener] = set()
 
+    def tell(self) -> None:
+        """Something arrived."""
+        for listener in list(self.listeners):
+            listener()
+
 
 class Feeds:
     """All feeds of one log. `await feeds.start()` before the first use."""
 
     def __init__(
-        self, log: Log, tap: Tap, seen: SeenDeltas, history: History, settings: FeedSettings | None = None
+        self,
+        log: Log,
+        tap: Tap,
+        seen: SeenDeltas,
+        history: History,
+        settings: FeedSettings | None = None,
+        declared: Declared | None = None,
     ) -> None:
         self._log = log
         self._settings = settings or FeedSettings()
-        self._cold = ColdFeed(log, history)
+        self.declared = declared or NothingDeclared()
+        self._cold = ColdFeed(log, history, self.declared)
         self.seen = seen
         self._feeds: dict[str, Feed] = {}
         # The last position that every feed has heard of.
@@ -112,6 +126,9 @@ class Feeds:
     async def pull(self, gateway: str, since: int, limit: int) -> Page:
         """What arrived after a cursor. Raises Invalid (`cursor_expired`) for one that is not from here."""
         after = self._check(since)
+        if self.declared.known(gateway) is None:
+            # Now rather than with the next arrival, which would have to be read from the log.
+            await self.declared.load(gateway)
         feed = self._feed(gateway)
         if after >= feed.hot.start:
             return self._hot_page(feed, after, limit)
@@ -119,8 +136,8 @@ class Feeds:
         entries = await self._cold.page(gateway, after=after, through=start, limit=limit)
         if len(entries) >= limit:
             return _bounded(Page(entries, entries[-1].position, True))
-        if feed.hot.start > start:
-            # What was in memory went to the disk meanwhile.
+        if feed.hot.start > start or self._feeds.get(gateway) is not feed:
+            # What was in memory went to the disk meanwhile; or the feed was evicted, and heard of nothing since.
             return _bounded(Page(entries, start, True))
         rest = self._hot_page(feed, start, limit - len(entries))
         return _bounded(Page(entries + rest.entries, rest.cursor, rest.has_more))
@@ -169,15 +186,24 @@ class Feeds:
                 self._take(batch.gateway, entries_of_parts(appended.first, batch.deltas, batch.parts))
             return
         for namespace in {table.namespace for table in batch.tables} & self._feeds.keys():
-            self._take(namespace, _entries_of_batch(arrival, namespace))
+            declared = self.declared.known(namespace)
+            if declared is None:
+                self._leave_out(namespace, appended.last)
+            else:
+                self._take(namespace, _entries_of_batch(arrival, namespace, declared))
 
     def _take(self, gateway: str, entries: list[Entry]) -> None:
         feed = self._feeds[gateway]
         if not feed.hot.add(entries):
             return
         feed.hot.trim(self._settings.hot_bytes_max // max(1, len(self._feeds)))
-        for listener in list(feed.listeners):
-            listener()
+        feed.tell()
+
+    def _leave_out(self, gateway: str, last: LogPosition) -> None:
+        """Nobody can say yet which of these rows fit their tables: they are read from the log, once that is known."""
+        feed = self._feeds[gateway]
+        feed.hot.restart(last)
+        feed.tell()
 
     def _on_lost(self) -> None:
         self._gap = True
@@ -219,7 +245,7 @@ def _bounded(page: Page) -> Page:
     return page
 
 
-def _entries_of_batch(arrival: Arrival, namespace: str) -> list[Entry]:
+def _entries_of_batch(arrival: Arrival, namespace: str, declared: Mapping[str, Columns]) -> list[Entry]:
     """The changes of another door's batch, as deltas."""
     batch, appended = arrival.batch, arrival.appended
     header = BatchHeader(
@@ -238,4 +264,4 @@ def _entries_of_batch(arrival: Arrival, namespace: str) -> list[Entry]:
         if rows.table.namespace == namespace
         for change in changes_of_rows(rows, batch.source)
     ]
-    return list(entries_of_stored(sorted(changes)))
+    return list(entries_of_stored(sorted(changes), declared))

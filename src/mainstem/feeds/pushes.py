@@ -1,13 +1,16 @@
 """The way in for deltas: checked whole, each counted once, through the same gate and log as every other change."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from mainstem.admission import Intake
 from mainstem.feeds.feeds import Feeds
+from mainstem.feeds.fitting import Columns, first_misfit
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.tap import DeltaBatch
+from mainstem.log.shapes import names_error
 from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.checksum import crc32
@@ -16,11 +19,12 @@ from mainstem.model.hlc import Hlc
 from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
-from mainstem.wire.sync import BadDelta, SyncPush, check_push, join_push, push_part, tables_of
+from mainstem.wire.sync import BadDelta, RowDelta, SyncPush, check_push, join_push, push_part, tables_of
 
 # Larger pushes are checked in a thread: others wait for the loop.
 _CHECKED_HERE_MAX = 200
 _RETRY_AFTER_S = 2.0
+_NO_COLUMNS: Columns = MappingProxyType({})
 
 
 class Pushes:
@@ -42,10 +46,11 @@ class Pushes:
 
         What is under way goes on when the caller goes away: its outcome decides what a retry is told.
         """
+        declared = await self._feeds.declared.load(gateway)
         if len(push.deltas) > _CHECKED_HERE_MAX:
-            await asyncio.to_thread(self._check, gateway, push)
+            await asyncio.to_thread(self._check, gateway, push, declared)
         else:
-            self._check(gateway, push)
+            self._check(gateway, push, declared)
         if not push.deltas:
             return self._feeds.newest
         return await self.write(gateway, push, parts)
@@ -71,13 +76,14 @@ class Pushes:
         if self._under_way:
             await asyncio.wait(self._under_way)
 
-    def _check(self, gateway: str, push: SyncPush) -> None:
+    def _check(self, gateway: str, push: SyncPush, declared: Mapping[str, Columns]) -> None:
         check_push(push, gateway, self._clock.now_ms())
         for delta in push.deltas:
             if delta.table == RULES_TABLE:
                 raise BadDelta(
                     f"a table is the server's own. got={delta.table}", reason="invalid_name", delta_id=delta.delta_id
                 )
+            _check_fits(delta, declared.get(delta.table, _NO_COLUMNS))
         self._schemas.check(gateway, push.deltas)
 
     async def _store(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:
@@ -118,3 +124,18 @@ class Pushes:
             users.pop()
             if not users:
                 del self._turns[client]
+
+
+def _check_fits(delta: RowDelta, declared: Columns) -> None:
+    """Refuse what its table would have as a dead letter: its writer must hear of it, and no replica may have it."""
+    error = names_error([each.column for each in delta.columns])
+    if error is not None:
+        raise BadDelta(error, reason="invalid_name", delta_id=delta.delta_id)
+    misfit = first_misfit(delta.columns, declared) if declared else None
+    if misfit is not None:
+        raise BadDelta(
+            f"a value is not of its column's declared type. table={delta.table} column={misfit.column} "
+            f"expected={declared[misfit.column]} got={misfit.value[:64]!r}",
+            reason="schema_mismatch",
+            delta_id=delta.delta_id,
+        )

@@ -10,6 +10,8 @@ passes no such filter, and a row without the column passes no filter on it. With
 
 from collections.abc import Mapping
 from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -96,13 +98,38 @@ class Test(NamedTuple):
                 return _ordered(self.op, found, self.value)
 
 
+class TableScope(NamedTuple):
+    """The tables of a gateway that a token is for: patterns of a table's name, or of `gateway.table`."""
+
+    gateway: str
+    patterns: tuple[str, ...]
+
+    def sees(self, table: str) -> bool:
+        """Whether a table is one of them."""
+        return _is_in_scope(self, table)
+
+
+@lru_cache(16_384)
+def _is_in_scope(scope: TableScope, table: str) -> bool:
+    full = f"{scope.gateway}.{table}"
+    return any(fnmatchcase(table, each) or fnmatchcase(full, each) for each in scope.patterns)
+
+
 class View(NamedTuple):
     """What one viewer sees: equal views see the same."""
 
     shown: tuple[tuple[frozenset[str], tuple[Test, ...]], ...]
+    # None: every table.
+    scope: TableScope | None = None
+
+    def within(self, scope: TableScope | None) -> "View":
+        """The same, of some tables alone."""
+        return self._replace(scope=scope)
 
     def sees(self, table: str, values: Mapping[str, Any]) -> bool:
         """Whether a row with these values is in view."""
+        if self.scope is not None and not self.scope.sees(table):
+            return False
         return any(
             (not tables or table in tables) and all(test.passes(values) for test in tests)
             for tables, tests in self.shown

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from mainstem.log.shapes import names_error
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.wire.sync import BadDelta, RowDelta, table_name
 
@@ -65,16 +66,23 @@ class Schemas:
         """A gateway's schemas by table."""
         return dict(self._schemas.get(gateway, {}))
 
-    def register(self, gateway: str, schema: TableSchema) -> None:
-        """Declare a table, durably. What came before stays as it is."""
+    def check_schema(self, gateway: str, schema: TableSchema) -> None:
+        """Refuse a schema that cannot be. Raises Invalid."""
         table_name(gateway, schema.table)
         if not 1 <= len(schema.columns) <= COLUMNS_MAX:
             raise Invalid(f"a schema's columns. expected=1..{COLUMNS_MAX} got={len(schema.columns)}")
         if len({column.name for column in schema.columns}) != len(schema.columns):
             raise Invalid("a schema names a column twice")
-        tables = self.of(gateway) | {schema.table: schema}
+        error = names_error([column.name for column in schema.columns])
+        if error is not None:
+            raise Invalid(error, reason="invalid_name")
         if sum(map(len, self._schemas.values())) >= TABLES_MAX and schema.table not in self.of(gateway):
             raise Invalid(f"too many schemas. expected=at most {TABLES_MAX}")
+
+    def register(self, gateway: str, schema: TableSchema) -> None:
+        """Declare a table, durably. What came before stays as it is."""
+        self.check_schema(gateway, schema)
+        tables = self.of(gateway) | {schema.table: schema}
         changed = self._schemas | {gateway: tables}
         self._store(msgspec.json.encode(changed))
         self._schemas = changed

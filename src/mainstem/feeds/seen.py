@@ -13,14 +13,16 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
+from mainstem.feeds.cursors import Cursors
 from mainstem.model.errors import Overloaded
-from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.model.position import NOWHERE, UNNAMED, LogId, LogPosition
 from mainstem.wire.sync import RowDelta
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS seen (key BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS newest (gateway TEXT, client TEXT, hlc INTEGER, PRIMARY KEY (gateway, client)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS covered (one INTEGER PRIMARY KEY CHECK (one = 1), position INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS covered_log (one INTEGER PRIMARY KEY CHECK (one = 1), log TEXT NOT NULL);
 """
 _WAITING_MAX = 2_000_000
 _CLIENTS_CACHED_MAX = 100_000
@@ -42,7 +44,8 @@ class Identified(NamedTuple):
 class SeenDeltas:
     """Belongs to the event loop; `store` and large lookups work in threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cursors: Cursors | None = None) -> None:
+        self._cursors = cursors or Cursors()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         # Losing the newest transactions is fine, a damaged file is not: they are made again from the log.
@@ -52,15 +55,27 @@ class SeenDeltas:
         self._reader = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._writing = Lock()
         self._reading = Lock()
-        row = self._connection.execute("SELECT position FROM covered").fetchone()
         # Everything up to here is in the file; `_complete` says the same of file and memory together.
-        self.stored = LogPosition(row[0]) if row else NOWHERE
+        self.stored = self._found()
         self._complete = self.stored
         # Seen and not in the file yet: what is being stored, and what came since.
         self._storing: set[bytes] = set()
         self._waiting: set[bytes] = set()
         self._newest: dict[ClientId, int] = {}
         self._newest_waiting: set[ClientId] = set()
+
+    def _found(self) -> LogPosition:
+        """How far the file is. One of another log knows deltas that ours may lack: it is emptied, and made again."""
+        with self._connection as connection:
+            row = connection.execute("SELECT position FROM covered").fetchone()
+            of = connection.execute("SELECT log FROM covered_log").fetchone()
+            position = LogPosition(row[0]) if row else NOWHERE
+            if self._cursors.is_ours(LogId(of[0]) if of else UNNAMED, position):
+                return position
+            connection.execute("BEGIN")
+            for table in ("seen", "newest", "covered", "covered_log"):
+                connection.execute(f"DELETE FROM {table}")
+            return NOWHERE
 
     @property
     def waiting_count(self) -> int:
@@ -169,6 +184,10 @@ class SeenDeltas:
             )
             connection.execute(
                 "INSERT INTO covered VALUES (1, ?) ON CONFLICT DO UPDATE SET position = excluded.position", (complete,)
+            )
+            connection.execute(
+                "INSERT INTO covered_log VALUES (1, ?) ON CONFLICT DO UPDATE SET log = excluded.log",
+                (self._cursors.log_at(complete),),
             )
 
 

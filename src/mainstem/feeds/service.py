@@ -1,15 +1,16 @@
 """What the sync door asks: push, pull, hear of arrivals, checkpoints, rules. What it answers is encoded already."""
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mainstem.feeds.checkpoints import Checkpoint, CheckpointRow, Checkpoints, pieces_of
+from mainstem.feeds.cursors import Cursors
 from mainstem.feeds.feeds import PULL_DEFAULT, PULL_MAX, Feeds, Page
 from mainstem.feeds.pushes import Pushes
-from mainstem.feeds.rules import RULES_COLUMN, RULES_ROW, Rules, read_rules
-from mainstem.feeds.schemas import Schemas
+from mainstem.feeds.rules import RULES_COLUMN, RULES_ROW, Rules, TableScope, read_rules
+from mainstem.feeds.schemas import Schemas, TableSchema
 from mainstem.feeds.shadow import Shadow
 from mainstem.feeds.shadows import Shadows
 from mainstem.feeds.views import page_for, sees_now, visible_entries
@@ -21,6 +22,9 @@ from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, pa
 
 SERVER = "mainstem"
 
+# Brings a gateway's schema into the lake. Raises Invalid where a column is there with another type.
+Declare = Callable[[str, TableSchema], Awaitable[None]]
+
 
 class Viewer(NamedTuple):
     """Who reads a feed: decides what is in it."""
@@ -29,6 +33,8 @@ class Viewer(NamedTuple):
     claims: Mapping[str, Any]
     # Whether it knows the operation EVICT; otherwise a row that leaves its view is deleted there.
     evicts: bool
+    # The tables that its token is for; None: every one.
+    scope: TableScope | None = None
 
 
 class Reply(NamedTuple):
@@ -50,11 +56,16 @@ class SyncService:
         schemas: Schemas,
         checkpoints: Checkpoints,
         clock: Clock,
+        declare: Declare | None = None,
+        cursors: Cursors | None = None,
     ) -> None:
         self._pushes = pushes
         self._feeds = feeds
         self._shadows = shadows
         self._clock = clock
+        self._declare = declare
+        # Positions as clients hold them: what leaves by the door and comes back.
+        self.cursors = cursors or Cursors()
         self._hlc = HlcClock()
         self.schemas = schemas
         self.checkpoints = checkpoints
@@ -63,11 +74,18 @@ class SyncService:
         """Make a push durable; the arrival of its last delta. `parts` are the deltas as they were encoded."""
         return await self._pushes.push(gateway, push, parts)
 
+    async def declare(self, gateway: str, schema: TableSchema) -> None:
+        """Declare a table: in the lake first, which decides whether that can be, then for pushes."""
+        self.schemas.check_schema(gateway, schema)
+        if self._declare is not None:
+            await self._declare(gateway, schema)
+        self.schemas.register(gateway, schema)
+
     async def pull(self, gateway: str, viewer: Viewer, since: int, limit: int = 0) -> Reply:
         """What arrived after a cursor, as far as the viewer may see it."""
         page = await self._feeds.pull(gateway, since, min(limit or PULL_DEFAULT, PULL_MAX))
         if not self._shadows.is_ruled(gateway):
-            return Reply(visible_entries(page.entries), page.cursor, page.has_more)
+            return Reply(visible_entries(page.entries, viewer.scope), page.cursor, page.has_more)
         shadow = await self._shadows.ready(gateway)
         return _seen(shadow, page, LogPosition(since), viewer)
 
@@ -77,7 +95,7 @@ class SyncService:
         if page is None:
             return None
         if not self._shadows.is_ruled(gateway):
-            return Reply(visible_entries(page.entries), page.cursor, page.has_more)
+            return Reply(visible_entries(page.entries, viewer.scope), page.cursor, page.has_more)
         shadow = self._shadows.current(gateway)
         return None if shadow is None else _seen(shadow, page, since, viewer)
 
@@ -91,10 +109,10 @@ class SyncService:
         """Viewers with equal keys are sent the same from the cursor `since` on. `writers` are those whose changes it is
         about: they are told of what they wrote and may not see."""
         if not self._shadows.is_ruled(gateway):
-            return None
+            return viewer.scope
         shadow = self._shadows.current(gateway)
         views = shadow and (shadow.view_at(since, viewer.claims), shadow.view_at(shadow.position, viewer.claims))
-        return viewer.client if viewer.client in writers else None, viewer.evicts, views
+        return viewer.client if viewer.client in writers else None, viewer.evicts, views, viewer.scope
 
     def writers(self, gateway: str, since: LogPosition) -> frozenset[str]:
         """Who wrote what arrived after a cursor, as far as it is in memory."""
@@ -110,10 +128,13 @@ class SyncService:
         found = self.checkpoints.newest(gateway)
         if found is None:
             return None
+        cursor = self.cursors.encode(found.position)
         if not self._shadows.is_ruled(gateway):
-            return found, pieces_of(found)
+            scope = viewer.scope
+            shown = None if scope is None else lambda each: scope.sees(each.table)
+            return found, pieces_of(found, shown, cursor)
         shadow = await self._shadows.ready(gateway)
-        view = shadow.view_at(shadow.position, viewer.claims)
+        view = shadow.view_at(shadow.position, viewer.claims).within(viewer.scope)
 
         def keep(each: CheckpointRow) -> bool:
             # As it was then and as it is now: the pull that follows brings what came into view in between.
@@ -122,7 +143,7 @@ class SyncService:
             visible = bool(each.names) and view.sees(each.table, values)
             return visible and sees_now(shadow, view, each.table, each.row_id)
 
-        return found, pieces_of(found, keep)
+        return found, pieces_of(found, keep, cursor)
 
     async def rules(self, gateway: str) -> Rules | None:
         """The rules that hold now; None where there are none."""
@@ -171,6 +192,12 @@ class SyncService:
 
 def _seen(shadow: Shadow, page: Page, since: LogPosition, viewer: Viewer) -> Reply:
     encoded = page_for(
-        shadow, page.entries, since, client=viewer.client, claims=viewer.claims, evicts=viewer.evicts
+        shadow,
+        page.entries,
+        since,
+        client=viewer.client,
+        claims=viewer.claims,
+        evicts=viewer.evicts,
+        scope=viewer.scope,
     )
     return Reply(encoded, page.cursor, page.has_more)

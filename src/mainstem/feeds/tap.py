@@ -34,6 +34,8 @@ class Tap:
     def __init__(self, log: Log) -> None:
         self._log = log
         self.on_arrival: Callable[[Arrival], None] = lambda _: None
+        # Others who want to hear of the same, right after.
+        self.listeners: list[Callable[[Arrival], None]] = []
         # A batch that is in the log, but of which nobody could be told the place.
         self.on_lost: Callable[[], None] = lambda: None
 
@@ -48,4 +50,7 @@ class Tap:
         if done.cancelled() or isinstance(done.exception(), OutcomeUnknown):
             self.on_lost()
         elif done.exception() is None:
-            self.on_arrival(Arrival(batch, done.result()))
+            arrival = Arrival(batch, done.result())
+            self.on_arrival(arrival)
+            for listener in self.listeners:
+                listener(arrival)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mainstem.feeds.checkpoints import deltas_of_row
 from mainstem.feeds.entries import Entry
-from mainstem.feeds.rules import View
+from mainstem.feeds.rules import TableScope, View
 from mainstem.feeds.shadow import Seen, Shadow, ShadowRow
 from mainstem.model.errors import Invalid
 from mainstem.model.names import RULES_TABLE
@@ -20,9 +20,10 @@ from mainstem.wire.sync import Op, RowDelta, encode_delta
 MOVED_MAX = 10_000
 
 
-def visible_entries(entries: Iterable[Entry]) -> list[bytes]:
+def visible_entries(entries: Iterable[Entry], scope: TableScope | None) -> list[bytes]:
     """A page for a gateway without rules."""
-    return [entry.encoded for entry in entries if entry.table != RULES_TABLE]
+    shown = [entry for entry in entries if entry.table != RULES_TABLE]
+    return [entry.encoded for entry in shown if scope is None or scope.sees(entry.table)]
 
 
 def page_for(
@@ -33,13 +34,14 @@ def page_for(
     client: str,
     claims: Mapping[str, Any],
     evicts: bool,
+    scope: TableScope | None = None,
 ) -> list[bytes]:
     """What a viewer is sent of a page that begins at `since`. Raises Invalid (`cursor_expired`) if it is too much."""
-    before, now = shadow.view_at(since, claims), shadow.view_at(shadow.position, claims)
+    before, now = (shadow.view_at(at, claims).within(scope) for at in (since, shadow.position))
     page = _Page(shadow, since, before, now, evicts)
     by_row: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
-        if entry.table != RULES_TABLE:
+        if entry.table != RULES_TABLE and (scope is None or scope.sees(entry.table)):
             by_row.setdefault((entry.table, entry.row_id), []).append(entry)
     encoded: list[bytes] = []
     for (table, row_id), own in by_row.items():

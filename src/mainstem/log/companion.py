@@ -8,10 +8,14 @@ frames is sealed and every segment has been dropped.
 import re
 import struct
 import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import msgspec
 
 from mainstem.log.disk import Disk, store
+from mainstem.log.frames import Buffer
 from mainstem.model.batch import BatchHeader
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
@@ -19,6 +23,8 @@ from mainstem.model.position import NOWHERE, LogPosition
 
 _MAGIC = b"MSC1"
 _HEADER = struct.Struct("<4sIQQQ")
+# Before the dump of several companions; a single one's dump does not begin so.
+_SEVERAL = b"MSCS"
 _NAME = re.compile(r"companion-(\d{20})")
 
 
@@ -33,6 +39,66 @@ class Companion(Protocol):
 
     def load(self, data: bytes) -> None:
         """Become what `dump` gave."""
+
+
+@runtime_checkable
+class ReadingCompanion(Protocol):
+    """A companion that also reads what the batches hold. As `Companion`, with `apply` instead of `record`."""
+
+    def apply(self, header: BatchHeader, payload: Buffer) -> None:
+        """Take note of a batch that is durable. The payload is only lent."""
+
+    def dump(self) -> bytes:
+        """Everything recorded so far."""
+
+    def load(self, data: bytes) -> None:
+        """Become what `dump` gave."""
+
+
+class Companions:
+    """Several states beside one log: one that the log always had, and others by name.
+
+    What is stored of a name that nobody answers to any more is kept as it is, and handed back.
+    """
+
+    def __init__(self, first: Companion, parts: Mapping[str, ReadingCompanion]) -> None:
+        self._first = first
+        self._parts = parts
+        self._others: dict[str, bytes] = {}
+
+    def apply(self, header: BatchHeader, payload: Buffer) -> None:
+        self._first.record(header)
+        for part in self._parts.values():
+            part.apply(header, payload)
+
+    def dump(self) -> bytes:
+        dumped = self._others | {name: part.dump() for name, part in self._parts.items()}
+        # A log that has nothing but the first looks as it always did.
+        if not any(dumped.values()):
+            return self._first.dump()
+        return _SEVERAL + msgspec.msgpack.encode([self._first.dump(), dumped])
+
+    def load(self, data: bytes) -> None:
+        if not data.startswith(_SEVERAL):
+            self._first.load(data)
+            return
+        try:
+            first, dumped = msgspec.msgpack.decode(data[len(_SEVERAL) :], type=tuple[bytes, dict[str, bytes]])
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"companion cannot be read. got={error}", place="companion") from error
+        self._first.load(first)
+        for name, part in self._parts.items():
+            if stored := dumped.pop(name, b""):
+                part.load(stored)
+        self._others = dumped
+
+
+def recorder(companion: Companion | ReadingCompanion) -> Callable[[BatchHeader, Buffer], None]:
+    """How a companion is told of a batch."""
+    if isinstance(companion, ReadingCompanion):
+        return companion.apply
+    record = companion.record
+    return lambda header, _: record(header)
 
 
 class NoCompanion:

@@ -7,14 +7,16 @@ the rest of the disk's work in worker threads.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import islice, takewhile
 
 import msgspec
 
 from mainstem.log import frames
-from mainstem.log.companion import Companion, NoCompanion
+from mainstem.log import lineage as lineages
+from mainstem.log.companion import Companion, NoCompanion, ReadingCompanion, recorder
 from mainstem.log.disk import Disk, OsDisk
+from mainstem.log.holds import Holds
 from mainstem.log.keeper import Keeper
 from mainstem.log.lock import FolderLock
 from mainstem.log.opening import Found, Torn, find
@@ -34,9 +36,9 @@ from mainstem.log.wal import (
     describe,
 )
 from mainstem.model.batch import Admitted
-from mainstem.model.errors import Corrupt, MainstemError, OutcomeUnknown, Overloaded
+from mainstem.model.errors import Conflict, Corrupt, MainstemError, OutcomeUnknown, Overloaded
 from mainstem.model.hlc import HlcClock
-from mainstem.model.position import LogPosition
+from mainstem.model.position import Lineage, LogPosition
 from mainstem.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger(__name__)
@@ -54,21 +56,23 @@ class Log:
         self,
         settings: LogSettings,
         found: Found,
+        lineage: Lineage,
         *,
-        companion: Companion,
+        companion: Companion | ReadingCompanion,
         clock: Clock,
         disk: Disk,
         sealer: Sealer,
         lock: FolderLock,
     ) -> None:
         self._settings = settings
-        self._companion = companion
+        self._record = recorder(companion)
         self._clock = clock
         self._disk = disk
         self._sealer = sealer
         self._hlc = HlcClock(found.hlc)
         self._loop = asyncio.get_running_loop()
         self._writer = WalWriter(settings, disk, clock, self._hlc, self._deliver)
+        self._lineage = lineage
         self._segments = found.segments
         self._segment_bytes = sum(segment.bytes for segment in found.segments)
         self._durable = found.last
@@ -76,6 +80,7 @@ class Log:
         self._unsealed: deque[WalFile] = deque(found.unsealed)
         self._keeper = Keeper(settings, companion, clock, disk, found.spent)
         self._active: WalFile
+        self._holds = Holds(clock, settings.retry_after_s)
         self._pending_bytes = 0
         self._unsealed_bytes = sum(file.bytes for file in self._unsealed)
         self._lock = lock
@@ -106,7 +111,7 @@ class Log:
         cls,
         settings: LogSettings,
         *,
-        companion: Companion | None = None,
+        companion: Companion | ReadingCompanion | None = None,
         clock: Clock | None = None,
         disk: Disk | None = None,
         sealer: Sealer | None = None,
@@ -120,9 +125,13 @@ class Log:
         lock = await FolderLock.acquire(settings.folder / "lock")
         try:
             found = await find(settings, disk, companion)
+            lineage = await asyncio.to_thread(
+                lineages.settle, settings.folder, settings.scratch_folder, disk, found.segments, found.last
+            )
             log = cls(
                 settings,
                 found,
+                lineage,
                 companion=companion,
                 clock=clock or SystemClock(),
                 disk=disk,
@@ -171,7 +180,8 @@ class Log:
     def append(self, admitted: Admitted) -> asyncio.Future[Appended]:
         """Put a batch in line, at once and in the order of calls; the future is done when it is durable.
 
-        Raises `Overloaded` at the bounds, and `Invalid` for what no frame can hold. The future fails with
+        Raises `Overloaded` at the bounds and behind a batch of its source that was refused and has not come back
+        (`log/holds`), and `Invalid` for what no frame can hold. The future fails with
         `Overloaded` where the disk refused; then nothing of the batch is in the log, and a retry is right.
         """
         batch = admitted.batch
@@ -181,6 +191,7 @@ class Log:
         if self._closing:
             raise self._shutting_down()
         self._check_room(size)
+        self._holds.check(batch.source, batch.sequence)
         future: asyncio.Future[Appended] = self._loop.create_future()
         self._pending_bytes += size
         self._writer.submit(Pending(batch, size, future))
@@ -233,7 +244,7 @@ class Log:
         for pending, header in zip(committed.group, committed.headers, strict=True):
             future: asyncio.Future[Appended] = pending.ticket
             try:
-                self._companion.record(header)
+                self._record(header, pending.batch.payload)
             # The callback's edge: the others of the group must hear of their batches all the same.
             except Exception as error:
                 logger.exception("log.companion_failed", extra={"first": header.first})
@@ -256,6 +267,7 @@ class Log:
         retry_after_s = self._settings.retry_after_s
         for pending in refused.group:
             self._pending_bytes -= pending.size
+            self._holds.refused(pending.batch.source, pending.batch.sequence)
             if not pending.ticket.done():
                 pending.ticket.set_exception(
                     Overloaded(
@@ -264,6 +276,8 @@ class Log:
                         reason="internal_error",
                     )
                 )
+        # From here on our own hold stands before the writer's queue.
+        self._writer.release(refused.number)
 
     def retune(self, *, seal_changes: int, seal_bytes: int, seal_age_s: float, seal_interval_s: float) -> None:
         """Other thresholds for sealing, from now on."""
@@ -276,6 +290,23 @@ class Log:
         )
         # What waits now may be due by the new ones.
         self._wake.set()
+
+    # Identity
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which log the positions are of."""
+        return self._lineage
+
+    async def renew_identity(self) -> None:
+        """Be another log from the next position on. Only before anything is appended: raises `Conflict` after."""
+        if self._pending_bytes or self._active.batches:
+            raise Conflict("a log takes a new identity only before its first append")
+        renewed = lineages.renew(self._lineage, self._durable)
+        await asyncio.to_thread(
+            lineages.write, self._disk, self._settings.folder, self._settings.scratch_folder, renewed
+        )
+        self._lineage = renewed
 
     # Reading
 
@@ -306,19 +337,24 @@ class Log:
         """Every segment that is kept, in log order."""
         return list(self._segments)
 
-    def tail(self, after: LogPosition) -> Iterator[frames.Frame]:
+    def tail(self, after: LogPosition) -> Generator[frames.Frame, None, None]:
         """The frames past `after` that are durable and not sealed. The files are opened now, and read as it goes."""
         parts = [
             (file.path.open("rb"), file.bytes) for file in (*self._unsealed, self._active) if file.last > after
         ]
 
-        def read() -> Iterator[frames.Frame]:
-            for handle, size in parts:
-                with handle:
-                    data = handle.read(size)
-                for frame in frames.decode_all(data, handle.name):
-                    if frame.header.last > after:
-                        yield frame
+        def read() -> Generator[frames.Frame, None, None]:
+            try:
+                for handle, size in parts:
+                    with handle:
+                        data = handle.read(size)
+                    for frame in frames.decode_all(data, handle.name):
+                        if frame.header.last > after:
+                            yield frame
+            finally:
+                # Whoever stops early leaves files behind that were not read yet.
+                for handle, _ in parts:
+                    handle.close()
 
         return read()
 
@@ -491,7 +527,8 @@ class Log:
         # It is there already where its name could not be made durable.
         if not await asyncio.to_thread((self._settings.segments_folder / name).exists):
             paths = [file.path for file in files]
-            await self._sealer.seal(paths, self._settings.scratch_folder / name, more=more)
+            log = self._lineage.log_at(files[0].first)
+            await self._sealer.seal(paths, self._settings.scratch_folder / name, more=more, log=log)
 
     def _name_segment(self, files: list[WalFile]) -> SegmentInfo:
         """In a worker thread: let readers see a segment."""
@@ -516,7 +553,9 @@ class Log:
                 changes + file.changes > self._settings.segment_changes_max
                 or size + file.bytes > self._settings.segment_bytes_max
             )
-            if files and over:
+            # A segment is of one log.
+            is_others = files and self._lineage.log_at(files[0].first) != self._lineage.log_at(file.first)
+            if is_others or (files and over):
                 break
             files.append(file)
             changes += file.changes

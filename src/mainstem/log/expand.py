@@ -4,7 +4,7 @@ JSON values keep the text that the client sent. What the gate let in can be expa
 unreadable (a gate of another version let it in), it becomes a row with an error, so that it stops nobody.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,12 +14,23 @@ import pyarrow as pa
 
 from mainstem.log.frames import Buffer
 from mainstem.log.shapes import Shape, row_error
-from mainstem.model.batch import BatchHeader, Encoding
+from mainstem.model.batch import BatchHeader, Encoding, split_shard
 from mainstem.model.change import Change, Operation
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.model.names import DEFAULT_NAMESPACE, TableName, parse_table_name
+from mainstem.wire.mongo.batches import (
+    DOCUMENT_OPERATIONS,
+    DOCUMENTS,
+    DocumentBatch,
+    columns_of,
+    decode_batch,
+    metadata_of,
+    table_of,
+)
 from mainstem.wire.sync import Op, RowDelta, decode_push
 
+# Under which a change's metadata says from which shard it came.
+SHARD_KEY = "sourceShardName"
 # Where events go whose table cannot even be told: as dead letters.
 UNREADABLE = TableName(DEFAULT_NAMESPACE, "unreadable")
 
@@ -29,6 +40,12 @@ _BARE_MISSES_MAX = 8
 # With fewer rows a look at their text as Arrow does not pay; and from so many on a shape is learnt.
 _ARROW_ROWS_MIN = 64
 _FIRST_ROWS = 256
+# Sources of the Kafka door: what it notes of itself is of a kind of its own. (`tables.kinds.INTERNAL`, which this layer
+# does not know.)
+_TOPICS_SOURCE = "kafka/"
+INTERNAL = "internal"
+# What record batches of one segment may become beyond what is usual, when they are opened.
+OPENING_BYTES_MAX = 512 * 1024 * 1024
 # Stands where a delete has no row.
 _DELETED: Any = object()
 
@@ -53,6 +70,8 @@ class Rows(msgspec.Struct, kw_only=True, gc=False):
     errors: list[str | None] | None
     # The columns where they are still to be judged: `errors` are not known yet then.
     unjudged: pa.StringArray | None = None
+    # Of which kind the table is, where that settles how it is stored (`tables/kinds`).
+    kind: str = ""
 
 
 class _BareEvent(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
@@ -71,10 +90,18 @@ class _Event(_BareEvent, rename="camel", gc=False, forbid_unknown_fields=False):
     metadata: msgspec.Raw = _NOTHING
 
 
+class _NamedEvent(msgspec.Struct, gc=False):
+    """An event of which no more can be read than its table."""
+
+    table: str
+
+
 class _Operations(dict[str, str]):
     """Operations as clients write them, to ours; each spelling is looked up once."""
 
     def __missing__(self, text: str) -> str:
+        if not text.isascii():
+            raise ValueError(f"operation. got={text[:32]!r}")
         lower = text.lower()
         operation = str(Operation.READ if lower == "snapshot" else Operation(lower))
         if len(self) < 64:
@@ -85,8 +112,10 @@ class _Operations(dict[str, str]):
 _events = msgspec.json.Decoder(list[_Event])
 _bare_events = msgspec.json.Decoder(list[_BareEvent])
 _event = msgspec.json.Decoder(_Event)
+_named_event = msgspec.json.Decoder(_NamedEvent)
 _raw_events = msgspec.json.Decoder(list[msgspec.Raw])
 _values = msgspec.json.Decoder(list[Any])
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _changes = msgspec.msgpack.Decoder(list[Change])
 _to_json = msgspec.json.Encoder().encode
 _operations = _Operations()
@@ -107,6 +136,16 @@ class Expander:
         self._judges_later = judges_later
         self._shapes: dict[TableName, Shape] = {}
         self._bare_misses = 0
+        # See `expand_records.OPENED_RATIO`.
+        self.opening_bytes_left = OPENING_BYTES_MAX
+        self._by_encoding: dict[Encoding, Callable[[BatchHeader, Buffer, str], list[Rows]]] = {
+            Encoding.CDC_JSON: self._expand_events,
+            Encoding.CDC_JSON_OF_SHARD: self._expand_shard,
+            Encoding.CHANGES: self._expand_changes,
+            Encoding.DELTAS: self._expand_deltas,
+            Encoding.DOCUMENTS: self._expand_documents,
+            Encoding.KAFKA_RECORDS: self._expand_records,
+        }
 
     def shape(self, table: TableName) -> Shape:
         """What is known of a table's rows by now."""
@@ -114,10 +153,15 @@ class Expander:
 
     def expand(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
         """The rows of one batch, per table. `place` says where it stands, should it not be whole."""
-        if header.encoding is Encoding.CHANGES:
-            return self._expand_changes(header, payload, place)
-        if header.encoding is Encoding.DELTAS:
-            return self._expand_deltas(header, payload, place)
+        return self._by_encoding[header.encoding](header, payload, place)
+
+    def _expand_records(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        # Loaded where it is needed: most logs have none of these.
+        from mainstem.log.expand_records import expand_records
+
+        return expand_records(self, header, payload, place)
+
+    def _expand_events(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
         try:
             events = self._decoded(payload)
             _check_count(header, len(events), place)
@@ -126,6 +170,20 @@ class Expander:
             ]
         except _UNREADABLE_ERRORS:
             return [self._one(header, index, raw) for index, raw in enumerate(_split(header, payload, place))]
+
+    def _expand_shard(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        """Events of which the shard is known: it is kept with what they say of themselves."""
+        try:
+            shard, events = split_shard(payload)
+        except ValueError as error:
+            raise Corrupt(f"shard cannot be read. got={error}", place=place) from error
+        plain = msgspec.structs.replace(header, encoding=Encoding.CDC_JSON)
+        told = _to_json({SHARD_KEY: shard})
+        found = self.expand(plain, events, place)
+        for rows in found:
+            owns = rows.metadata
+            rows.metadata = [told] * len(rows.positions) if owns is None else [_with_shard(own, told) for own in owns]
+        return found
 
     def _decoded(self, payload: Buffer) -> Sequence[_BareEvent]:
         if self._bare_misses < _BARE_MISSES_MAX:
@@ -150,7 +208,7 @@ class Expander:
         deletes = [index for index, op in enumerate(ops) if op == "delete"] if "delete" in ops else []
         for index in deletes:
             texts[index] = _NOTHING
-        columns, errors, unjudged = self._judge_json(table, texts, deletes)
+        columns, errors, unjudged = self.judge_json(table, texts, deletes)
         return Rows(
             table=table,
             positions=_shifted(indexes, header.first),
@@ -167,7 +225,7 @@ class Expander:
             unjudged=unjudged,
         )
 
-    def _judge_json(
+    def judge_json(
         self, table: TableName, texts: Sequence[msgspec.Raw | bytes], deletes: Sequence[int]
     ) -> tuple[list[bytes | None], list[str | None] | None, pa.StringArray | None]:
         """Rows, and which of them cannot go into their table, None for none; or the rows as Arrow, to be judged."""
@@ -263,8 +321,38 @@ class Expander:
             source_times_ms=[change.source_time_ms for change in changes],
             metadata=[None if change.metadata is None else _to_json(change.metadata) for change in changes],
             errors=_judge(self.shape(table), rows),
+            kind=INTERNAL if header.source.startswith(_TOPICS_SOURCE) else "",
         )
 
+
+    def _expand_documents(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        batch = decode_batch(payload, place)
+        _check_count(header, len(batch.operations), place)
+        places: dict[TableName, list[int]] = {}
+        for index, operation in enumerate(batch.operations):
+            places.setdefault(table_of(operation.database, operation.collection), []).append(index)
+        return [self._document_rows(header, table, indexes, batch) for table, indexes in places.items()]
+
+    def _document_rows(
+        self, header: BatchHeader, table: TableName, indexes: list[int], batch: DocumentBatch
+    ) -> Rows:
+        operations = [batch.operations[index] for index in indexes]
+        rows = [_DELETED if operation.document is None else columns_of(operation) for operation in operations]
+        return Rows(
+            table=table,
+            positions=_shifted(indexes, header.first),
+            hlcs=_shifted(indexes, header.hlc_first),
+            ops=[DOCUMENT_OPERATIONS[operation.kind] for operation in operations],
+            keys=[operation.key for operation in operations],
+            columns=[None if row is _DELETED else _to_json(row) for row in rows],
+            before=None,
+            sequences=None,
+            ids=None,
+            source_times_ms=None,
+            metadata=[metadata_of(batch, index) for index in indexes],
+            errors=_judge(self.shape(table), rows),
+            kind=DOCUMENTS,
+        )
 
     def _expand_deltas(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
         namespace, _, push = bytes(payload).partition(b"\0")
@@ -286,7 +374,7 @@ class Expander:
     def _delta_rows(self, header: BatchHeader, table: TableName, indexes: list[int], deltas: list[RowDelta]) -> Rows:
         texts = [b"" if delta.op == Op.DELETE else delta_columns(delta) for delta in deltas]
         deletes = [index for index, delta in enumerate(deltas) if delta.op == Op.DELETE]
-        columns, errors, unjudged = self._judge_json(table, texts, deletes)
+        columns, errors, unjudged = self.judge_json(table, texts, deletes)
         return Rows(
             table=table,
             positions=_shifted(indexes, header.first),
@@ -390,10 +478,32 @@ def _split(header: BatchHeader, payload: Buffer, place: str) -> list[bytes]:
     return raws
 
 
+def _with_shard(own: bytes | None, told: bytes) -> bytes:
+    """A change's own metadata, and its shard, unless it says that itself."""
+    if own is None:
+        return told
+    try:
+        fields = _object.decode(own)
+    except _UNREADABLE_ERRORS:
+        return own
+    if SHARD_KEY in fields:
+        return own
+    # As text: a value that was read and written again need not look the same.
+    return told if not fields else told[:-1] + b"," + own.lstrip().removeprefix(b"{")
+
+
+def _table_in(raw: bytes) -> TableName:
+    """The table of an event that cannot be read otherwise: the gate let its writer write there, and nowhere else."""
+    try:
+        return _table_of(_named_event.decode(raw).table)
+    except _UNREADABLE_ERRORS:
+        return UNREADABLE
+
+
 def _unreadable(header: BatchHeader, index: int, raw: bytes, error: Exception) -> Rows:
     position = header.first + index
     return Rows(
-        table=UNREADABLE,
+        table=_table_in(raw),
         positions=[position],
         hlcs=[header.hlc_first + index],
         ops=[str(Operation.INSERT)],

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from mainstem.log import companion as companions
-from mainstem.log.companion import Companion
+from mainstem.log.companion import Companion, ReadingCompanion
 from mainstem.log.disk import Disk
 from mainstem.log.settings import LogSettings
 from mainstem.log.wal import WalFile
@@ -21,7 +21,12 @@ class Keeper:
     """Lives on the event loop; the disk's part is done in a thread."""
 
     def __init__(
-        self, settings: LogSettings, companion: Companion, clock: Clock, disk: Disk, spent: list[WalFile]
+        self,
+        settings: LogSettings,
+        companion: Companion | ReadingCompanion,
+        clock: Clock,
+        disk: Disk,
+        spent: list[WalFile],
     ) -> None:
         self._settings = settings
         self._companion = companion

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mainstem.log import companion as companions
 from mainstem.log import recovery
-from mainstem.log.companion import Companion, Stored
+from mainstem.log.companion import Companion, ReadingCompanion, Stored
 from mainstem.log.disk import Disk
 from mainstem.log.segments import SegmentInfo, list_segments
 from mainstem.log.settings import LogSettings
@@ -44,8 +44,9 @@ class Found(NamedTuple):
     torn: Torn | None
 
 
-async def find(settings: LogSettings, disk: Disk, companion: Companion) -> Found:
+async def find(settings: LogSettings, disk: Disk, companion: Companion | ReadingCompanion) -> Found:
     """Read everything and bring the companion up to date. Called on the loop; the disk's part is in threads."""
+    record = companions.recorder(companion)
     await asyncio.to_thread(_empty, settings.scratch_folder)
     stored = await asyncio.to_thread(companions.read, settings.folder)
     if stored.data is not None:
@@ -63,11 +64,11 @@ async def find(settings: LogSettings, disk: Disk, companion: Companion) -> Found
         scan = await asyncio.to_thread(recovery.scan, file, is_last=file is files[-1])
         if file.first <= sealed < file.last:
             raise Corrupt(f"a segment ends inside a log file. got={sealed}", place=str(file.path))
-        for header in scan.headers:
+        for header, payload in zip(scan.headers, scan.payloads, strict=True):
             hlc = max(hlc, Hlc(header.hlc_first + header.count - 1))
             # The stored companion is exactly as of its position.
             if header.first > stored.position:
-                companion.record(header)
+                record(header, payload)
         last = file.last
         if scan.torn_bytes:
             torn = Torn(file.path, file.bytes, scan.torn_bytes)

@@ -16,10 +16,11 @@ from mainstem.model.position import LogPosition
 
 
 class Scan(NamedTuple):
-    """One file: what it holds, the headers in order, and how many bytes after them are torn."""
+    """One file: what it holds, headers and payloads in order, and how many bytes after them are torn."""
 
     file: WalFile
     headers: list[BatchHeader]
+    payloads: list[memoryview]
     torn_bytes: int
 
 
@@ -33,6 +34,7 @@ def scan(file: WalFile, *, is_last: bool) -> Scan:
     """Read a whole file and check that it holds what it must. Counts go into the file."""
     data = file.path.read_bytes()
     headers: list[BatchHeader] = []
+    payloads: list[memoryview] = []
     offset = 0
     while offset < len(data):
         frame = _next(data, offset, file, is_last)
@@ -44,8 +46,9 @@ def scan(file: WalFile, *, is_last: bool) -> Scan:
             raise Corrupt(f"position gap. expected={expected} got={header.first}", place=f"{file.path}:{offset}")
         file.add(1, header.count, frame.end - offset, header.arrival_ms)
         headers.append(header)
+        payloads.append(frame.payload)
         offset = frame.end
-    return Scan(file, headers, len(data) - offset)
+    return Scan(file, headers, payloads, len(data) - offset)
 
 
 def _next(data: bytes, offset: int, file: WalFile, is_last: bool) -> frames.Frame | None:

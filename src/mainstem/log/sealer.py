@@ -26,6 +26,7 @@ from mainstem.log import frames
 from mainstem.log.sealing import SealAnswer, SealRequest
 from mainstem.log.segments import SegmentBuilder
 from mainstem.model.errors import Corrupt, MainstemError
+from mainstem.model.position import LogId
 from mainstem.runtime import durable
 from mainstem.runtime.lifetime import die_with_parent
 
@@ -37,7 +38,7 @@ def seal(request: SealRequest) -> None:
         for frame in frames.decode_all(_mapped(Path(file)), file):
             builder.add(frame.header, frame.payload, f"{file}:position {frame.header.first}")
     scratch = Path(request.scratch)
-    builder.write(scratch, more=request.more)
+    builder.write(scratch, more=request.more, log=LogId(request.log))
     durable.sync(scratch)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import Process
 from contextlib import suppress
@@ -14,6 +13,8 @@ from typing import Protocol
 import msgspec
 
 from mainstem.model.errors import Corrupt, Overloaded
+from mainstem.model.position import UNNAMED, LogId
+from mainstem.runtime.children import python_module
 
 _CLOSE_TIMEOUT_S = 5.0
 # Behind the gateway, but hardly behind a busy pipeline on a small machine: that waits for our segments.
@@ -28,6 +29,8 @@ class SealRequest(msgspec.Struct, frozen=True, kw_only=True):
     scratch: str
     # Others wait to be sealed behind them, or will soon.
     more: bool
+    # The log that issued their positions.
+    log: str = UNNAMED
 
 
 class SealAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +50,7 @@ class Sealer(Protocol):
     async def start(self, lock_fd: int) -> None:
         """Get ready. `lock_fd` holds the log's lock; whoever may write segments must keep it open."""
 
-    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool, log: LogId) -> None:
         """Return when `scratch` is durable. Raises `Corrupt` or `Overloaded`; the same request may be made again."""
 
     async def close(self) -> None:
@@ -78,8 +81,8 @@ class SealerProcesses:
     async def start(self, lock_fd: int) -> None:
         await self._mother.start(lock_fd)
 
-    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
-        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more)
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool, log: LogId) -> None:
+        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more, log=log)
         # The first one is surely running, if any is.
         number = min(self._idle)
         self._idle.remove(number)
@@ -167,10 +170,7 @@ class _Mother:
         with theirs:
             # From the event loop's own thread: the death signal is tied to the thread that forks.
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "mainstem.log.sealer",
-                str(os.getpid()),
+                *python_module("mainstem.log.sealer", str(os.getpid())),
                 stdin=theirs.fileno(),
                 # Another gateway must not open the log while this child's children can still write a segment.
                 pass_fds=(self._lock_fd,),

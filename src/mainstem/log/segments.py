@@ -24,7 +24,7 @@ from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
+from mainstem.model.position import UNNAMED, LogId, LogPosition
 
 VERSION = 1
 FOOTER_KEY = b"mainstem"
@@ -108,6 +108,8 @@ class TableSlice(msgspec.Struct, frozen=True, kw_only=True):
     always: list[str]
     # Whether clocks strictly grow with positions. Older segments do not tell.
     ordered: bool | None = None
+    # Of which kind the table is, where that settles how it is stored (`tables/kinds`).
+    kind: str = ""
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +125,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, TableSlice]
     # Whether the next segment was about to be made as well: a reader may want to take both at once.
     more: bool = False
+    # The log that issued the positions: one and the same for all of them. Older segments have none.
+    log: LogId = UNNAMED
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +140,7 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     arrival_max_ms: int
     hlc_last: Hlc
     tables: dict[TableName, TableSlice]
+    log: LogId = UNNAMED
 
     @property
     def changes(self) -> int:
@@ -145,6 +150,11 @@ class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
 def segment_name(first: LogPosition, last: LogPosition) -> str:
     """The file's name says which positions are in it."""
     return f"{first:020d}-{last:020d}.parquet"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file's name is a segment's."""
+    return _NAME.fullmatch(name) is not None
 
 
 def read_info(path: Path) -> SegmentInfo:
@@ -167,6 +177,7 @@ def read_info(path: Path) -> SegmentInfo:
         arrival_max_ms=footer.arrival_max_ms,
         hlc_last=footer.hlc_last,
         tables={_split(text): part for text, part in footer.tables.items()},
+        log=footer.log,
     )
 
 
@@ -210,7 +221,7 @@ class SegmentBuilder:
                 builder = self._tables[rows.table] = _TableBuilder(rows.table, self._expander)
             builder.add(header, rows)
 
-    def write(self, path: Path, *, more: bool = False) -> Footer:
+    def write(self, path: Path, *, more: bool = False, log: LogId = UNNAMED) -> Footer:
         """Write the file. Making it durable is the caller's part."""
         footer = Footer(
             version=VERSION,
@@ -221,6 +232,7 @@ class SegmentBuilder:
             hlc_last=self._hlc_last,
             tables={str(name): builder.summary() for name, builder in sorted(self._tables.items())},
             more=more,
+            log=log,
         )
         with pq.ParquetWriter(
             path,
@@ -248,6 +260,7 @@ class _TableBuilder:
         self._count = self._deletes = 0
         self._hlc_min = self._hlc_max = 0
         self._ordered = True
+        self._kind = ""
         self._columns = {name: Column(_WRITTEN_SCHEMA.field(name).type) for name in _BUILT_COLUMNS}
         # Why rows do not fit, by their number; and the texts of those that are still to be judged, by their first's.
         self._errors: dict[int, str] = {}
@@ -261,6 +274,7 @@ class _TableBuilder:
         if rows.unjudged is not None:
             self._unjudged.append((self._count, rows.unjudged))
             self._unjudged_rows += size
+        self._kind = rows.kind or self._kind
         self._count_in(rows, size)
         columns = self._columns
         columns["position"].extend(rows.positions)
@@ -329,6 +343,7 @@ class _TableBuilder:
             columns=shape.columns,
             always=shape.always,
             ordered=self._ordered,
+            kind=self._kind,
         )
 
     def arrow(self) -> pa.Table:

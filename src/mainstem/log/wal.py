@@ -7,6 +7,10 @@ so positions stay dense over failures.
 After a failed write or sync nothing past the last durable offset is trusted: the file is cut there, durably, and a
 new file is begun before the next group is written. While that fails too, every group is refused, and each one tries
 again.
+
+What a source has pending behind a batch that was refused is refused with it, though the disk may be well again: it was
+handed over by somebody who did not know of the refusal yet, and would overtake the retry. That ends with a `release`,
+which says that the refusal is known and that whatever follows in the queue was let in all the same.
 """
 
 import logging
@@ -86,10 +90,11 @@ class Committed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A group that is not in the log."""
+    """A group that is not in the log. Whoever hears of it calls `release` with its number."""
 
     group: list[Pending]
     why: str
+    number: int
 
 
 class Rolled(NamedTuple):
@@ -117,8 +122,15 @@ class _Roll(NamedTuple):
     ticket: Any
 
 
+class _Release(NamedTuple):
+    number: int
+
+
 class _Stop(NamedTuple):
     pass
+
+
+_Item = Pending | _Roll | _Release | _Stop
 
 
 def describe(error: BaseException) -> str:
@@ -139,12 +151,15 @@ class WalWriter:
         self._clock = clock
         self._hlc = hlc
         self._deliver = deliver
-        self._queue: queue.SimpleQueue[Pending | _Roll | _Stop] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mainstem-wal", daemon=True)
         self._fd = -1
         self._active: WalFile
         # Why the file's tail may not be what we think; None while all is well.
         self._damage: str | None = None
+        self._refusals = 0
+        # By source: the lowest sequence that was refused, why, and the number of the latest refusal.
+        self._behind: dict[str, tuple[int, str, int]] = {}
 
     def start(self, next_position: LogPosition) -> WalFile:
         """Begin the active file and the thread. Blocks on the disk."""
@@ -160,6 +175,10 @@ class WalWriter:
         """Ask for a new file; a `RollDone` follows, after a `Rolled` if there was anything in the old one."""
         self._queue.put(_Roll(ticket))
 
+    def release(self, number: int) -> None:
+        """Everything handed over from now on is meant to come after the refusals up to this number."""
+        self._queue.put(_Release(number))
+
     def stop(self) -> None:
         """Let the thread finish what is pending and end; `Stopped` follows."""
         self._queue.put(_Stop())
@@ -169,22 +188,27 @@ class WalWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        item: Pending | _Roll | _Stop | None = None
+        item: _Item | None = None
         while True:
             # Not `item or`: a stop is an empty tuple.
             item = self._queue.get() if item is None else item
             if isinstance(item, Pending):
                 group, item = self._gather(item)
-                self._commit(group)
+                if group := self._without_those_behind(group):
+                    self._commit(group)
             elif isinstance(item, _Roll):
                 self._deliver(RollDone(item.ticket, self._roll_on_request()))
+                item = None
+            elif isinstance(item, _Release):
+                known = item.number
+                self._behind = {source: held for source, held in self._behind.items() if held[2] > known}
                 item = None
             else:
                 self._close()
                 self._deliver(Stopped())
                 return
 
-    def _gather(self, first: Pending) -> tuple[list[Pending], Pending | _Roll | _Stop | None]:
+    def _gather(self, first: Pending) -> tuple[list[Pending], _Item | None]:
         """Everything that is pending now, up to the group's bound, and the item that did not belong to it."""
         group = [first]
         size = first.size
@@ -198,6 +222,33 @@ class WalWriter:
             group.append(item)
             size += item.size
         return group, None
+
+    def _without_those_behind(self, group: list[Pending]) -> list[Pending]:
+        """What may be written of a group; the rest is refused."""
+        if not self._behind:
+            return group
+        taken: list[Pending] = []
+        late: list[Pending] = []
+        why = ""
+        for pending in group:
+            held = self._behind.get(pending.batch.source)
+            if held is None or pending.batch.sequence < held[0]:
+                taken.append(pending)
+            else:
+                late.append(pending)
+                why = held[1]
+        if late:
+            self._refuse(late, why)
+        return taken
+
+    def _refuse(self, group: list[Pending], why: str) -> None:
+        self._refusals += 1
+        for pending in group:
+            source, sequence = pending.batch.source, pending.batch.sequence
+            held = self._behind.get(source)
+            lowest = sequence if held is None else min(held[0], sequence)
+            self._behind[source] = (lowest, why, self._refusals)
+        self._deliver(Refused(group, why, self._refusals))
 
     def _commit(self, group: list[Pending]) -> None:
         try:
@@ -215,7 +266,7 @@ class WalWriter:
                 logger.error("log.write_failed", extra={"file": str(self._active.path), "error": why})
             self._damage = why
             self._try_to_mend()
-            self._deliver(Refused(group, why))
+            self._refuse(group, why)
             return
         size = sum(pending.size for pending in group)
         changes = sum(header.count for header in headers)

@@ -15,11 +15,12 @@ from mainstem.model.errors import (
 from mainstem.model.hlc import Hlc, HlcClock
 from mainstem.model.merge import Row, Stamp, join, merge, row_of
 from mainstem.model.names import DEFAULT_NAMESPACE, TableName, parse_table_name
-from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.model.position import NOWHERE, UNNAMED, Lineage, LogId, LogPosition, Span
 
 __all__ = [
     "DEFAULT_NAMESPACE",
     "NOWHERE",
+    "UNNAMED",
     "Admitted",
     "Batch",
     "BatchHeader",
@@ -31,6 +32,8 @@ __all__ = [
     "Hlc",
     "HlcClock",
     "Invalid",
+    "Lineage",
+    "LogId",
     "LogPosition",
     "MainstemError",
     "NotFound",
@@ -39,6 +42,7 @@ __all__ = [
     "Overloaded",
     "Row",
     "SourceId",
+    "Span",
     "Stamp",
     "TableName",
     "join",

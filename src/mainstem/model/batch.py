@@ -23,6 +23,12 @@ class Encoding(IntEnum):
     CHANGES = 2
     # The namespace in UTF-8, a zero byte, and a SyncPush of the sync protocol: each delta has its writer's clock.
     DELTAS = 3
+    # The length of a shard's name (two bytes, the lower one first), the name in UTF-8, and what CDC_JSON has.
+    CDC_JSON_OF_SHARD = 4
+    # One record batch of a partition of a topic, see `wire/kafka/payload.py`. (6 is the Mongo door's.)
+    KAFKA_RECORDS = 5
+    # What `wire.mongo.batches` writes: the documents that one command, or one transaction, changed.
+    DOCUMENTS = 6
 
 
 class Priority(IntEnum):
@@ -48,6 +54,21 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # The highest clock of changes that bring their own: what the log stamps from here on comes after it, also where the
     # writer's clock runs ahead of ours.
     hlc_max: Hlc = Hlc(0)
+
+
+def shard_payload(shard: str, events: bytes) -> bytes:
+    """The events of a batch, with the shard that they come from."""
+    name = shard.encode()
+    return len(name).to_bytes(2, "little") + name + events
+
+
+def split_shard(payload: bytes | memoryview) -> tuple[str, bytes | memoryview]:
+    """The shard, and the events. Raises ValueError where there is no such name."""
+    size = int.from_bytes(payload[:2], "little")
+    name = bytes(payload[2 : 2 + size])
+    if len(name) != size or not size:
+        raise ValueError(f"shard. expected={size} bytes got={len(name)}")
+    return name.decode(), payload[2 + size :]
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):

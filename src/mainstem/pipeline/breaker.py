@@ -32,6 +32,9 @@ _TROUBLE = frozenset(
     )
 )  # fmt: skip
 _NAMES = re.compile(r"\b(?:[\w$]+\.)*([A-Z]\w+(?:Exception|Error))\b")
+# What Spark says of an executor, or of a Python worker, that died. The stream to a dead worker ends with an
+# EOFException, which says nothing of the store.
+_WORKER_DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Executor\w* heartbeat timed out")
 _CAUSES_MAX = 32
 
 
@@ -113,7 +116,10 @@ class Breaker:
 
 def is_store_trouble(error: BaseException) -> bool:
     """Whether an error comes from the tables' store, or from the way to it, and not from a table."""
-    return any(name in _TROUBLE for cause in _causes(error) for name in _names(cause))
+    causes = _causes(error)
+    if any(_WORKER_DIED.search(_text(cause)) for cause in causes):
+        return False
+    return any(name in _TROUBLE for cause in causes for name in _names(cause))
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -121,7 +127,8 @@ def _causes(error: BaseException) -> list[BaseException]:
     cause: BaseException | None = error
     while cause is not None and len(causes) < _CAUSES_MAX:
         causes.append(cause)
-        cause = cause.__cause__
+        # What Spark hands up from Java keeps its cause under a name of its own.
+        cause = cause.__cause__ or getattr(cause, "_cause", None)
     return causes
 
 
@@ -135,5 +142,9 @@ def _names(error: BaseException) -> set[str]:
             names.add(str(java.getClass().getSimpleName()))
             java = java.getCause()
         return names
-    # What Spark says of a failed job names its causes in the text.
-    return names | set(_NAMES.findall(str(error)))
+    # What Spark says of a failed job or stream names its causes in the text, or in the trace that comes with it.
+    return names | set(_NAMES.findall(_text(error)))
+
+
+def _text(error: BaseException) -> str:
+    return f"{error}\n{getattr(error, '_stackTrace', '')}"

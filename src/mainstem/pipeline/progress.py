@@ -4,6 +4,7 @@ import logging
 import resource
 import threading
 import urllib.request
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 2.0
 REPORT_TIMEOUT_S = 5.0
+PASSES_MAX = 20
 
 
 class TableProgress(msgspec.Struct, frozen=True):
@@ -26,6 +28,18 @@ class TableProgress(msgspec.Struct, frozen=True):
     error: str | None = None
     since_ms: int | None = None
     attempts: int = 0
+
+
+class PassReport(msgspec.Struct, frozen=True):
+    """What one pass did: the changes that the executors read, the rows and files that they wrote, and the seconds."""
+
+    batch: str
+    tables: int
+    rows_read: int
+    rows_written: int
+    files: int
+    job_s: float
+    commit_s: float
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -38,6 +52,9 @@ class Report(msgspec.Struct, frozen=True):
     memory: dict[str, int]
     error: str | None = None
     breaker: BreakerReport = BreakerReport()
+    # The newest passes, the last one last; and all since the start, added up.
+    passes: list[PassReport] = []
+    totals: dict[str, float] = {}
 
 
 class Progress:
@@ -52,7 +69,24 @@ class Progress:
         self._batch_id: int | None = None
         self._checkpointed = NOWHERE
         self._tables: dict[TableName, TableProgress] = {}
+        self._passes: deque[PassReport] = deque(maxlen=PASSES_MAX)
+        self._totals = dict.fromkeys(("passes", "rows_read", "rows_written", "files", "job_s", "commit_s"), 0.0)
         self.changed = threading.Event()
+
+    def passed(self, report: PassReport) -> None:
+        """A pass is over."""
+        with self._lock:
+            self._passes.append(report)
+            self._totals["passes"] += 1
+            for name in self._totals.keys() - {"passes"}:
+                self._totals[name] += getattr(report, name)
+        self.changed.set()
+
+    def forget(self, table: TableName) -> None:
+        """What a table covers is to be looked up again."""
+        with self._lock:
+            before = self._tables.get(table, TableProgress())
+            self._tables[table] = TableProgress(NOWHERE, before.error, before.since_ms, before.attempts)
 
     def enter(self, state: str, error: str | None = None) -> None:
         """The process as a whole moves on: starting, warming, running, stopping, stopped, failed."""
@@ -93,7 +127,17 @@ class Progress:
         with self._lock:
             tables = {str(name): table for name, table in self._tables.items()}
             breaker = self._breaker.report()
-            return Report(self._state, self._batch_id, self._checkpointed, tables, memory, self._error, breaker)
+            return Report(
+                self._state,
+                self._batch_id,
+                self._checkpointed,
+                tables,
+                memory,
+                self._error,
+                breaker,
+                list(self._passes),
+                dict(self._totals),
+            )
 
 
 class Reporter:

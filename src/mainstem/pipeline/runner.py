@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,31 +20,30 @@ from pyspark.sql import SparkSession
 from mainstem.model.errors import Conflict, Invalid, MainstemError
 from mainstem.model.names import TableName
 from mainstem.pipeline.breaker import Breaker
-from mainstem.pipeline.carrier import Carrier, Writer
-from mainstem.pipeline.checkpoints import CheckpointLoop
-from mainstem.pipeline.declared import bring_up_to_date
-from mainstem.pipeline.deltamaintenance import DeltaMaintenance
-from mainstem.pipeline.deltaplace import delta_lake
-from mainstem.pipeline.deltatable import DeltaLake
-from mainstem.pipeline.deltawriter import DeltaTableWriter
-from mainstem.pipeline.driver_sql import DriverSql
-from mainstem.pipeline.driverpass import DriverPass
-from mainstem.pipeline.jobs import JobRunner, Link
-from mainstem.pipeline.lake import CATALOG, Lake
-from mainstem.pipeline.maintenance import Maintenance
+from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.commit.iceberg import IcebergCommits
+from mainstem.pipeline.commit.lake import CATALOG, Lake
+from mainstem.pipeline.commit.places import PlaceFinder
+from mainstem.pipeline.delta.maintenance import DeltaMaintenance
+from mainstem.pipeline.delta.place import delta_lake
+from mainstem.pipeline.delta.table import DeltaLake
+from mainstem.pipeline.delta.writer import DeltaWriter
+from mainstem.pipeline.passes.stores import make_folder
+from mainstem.pipeline.plan.declared import bring_up_to_date
+from mainstem.pipeline.plan.iceberg import IcebergWriter
+from mainstem.pipeline.plan.writer import Writer
 from mainstem.pipeline.progress import Progress, Reporter
-from mainstem.pipeline.queries import QueryRunner
-from mainstem.pipeline.quickcatalog import QuickCatalog
-from mainstem.pipeline.quickcommit import QuickCommits
-from mainstem.pipeline.rowdelta import RowDeltaUpsert
-from mainstem.pipeline.segments import SegmentFolder
-from mainstem.pipeline.session import SessionSettings, build_session, join_session
+from mainstem.pipeline.session.spark import SessionSettings, build_session, join_pool
+from mainstem.pipeline.session.warmup import WARM_CATALOG, warm_catalog, warm_up, warm_workers
 from mainstem.pipeline.settings import PipelineSettings
-from mainstem.pipeline.stream import SegmentStream
-from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.pipeline.source.gathering import Gathering
+from mainstem.pipeline.source.segments import SegmentFolder
+from mainstem.pipeline.source.stream import BATCH_BYTES_MAX, SegmentStream
 from mainstem.pipeline.turns import Turns
-from mainstem.pipeline.upsert import BranchUpsert, Upsert
-from mainstem.pipeline.warmup import WARM_CATALOG, warm_catalog, warm_up
+from mainstem.pipeline.upkeep.checkpoints import CheckpointLoop
+from mainstem.pipeline.upkeep.jobs import JobRunner, Link
+from mainstem.pipeline.upkeep.maintenance import Maintenance
+from mainstem.pipeline.upkeep.queries import QueryRunner
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.runtime.lifetime import die_with_parent
 from mainstem.tables.settings import Format
@@ -96,70 +94,76 @@ def _run(
     stop: threading.Event,
 ) -> None:
     lake = Lake(spark)
-    folder = SegmentFolder(settings.segments_dir)
-    sql = DriverSql()
     turns = Turns()
-    with (
-        ThreadPoolExecutor(settings.parallel_tables, "lane", _join_pool, (spark, "lanes")) as lanes,
-        ThreadPoolExecutor(2 * settings.parallel_tables, "side", _join_pool, (spark, "side")) as side_jobs,
-    ):
+    finder = PlaceFinder()
+    delta = delta_lake(settings, clock, lake.application)
+    store = dict(settings.catalog_properties)
+    folder = SegmentFolder(settings.segments_dir, store)
+    refuses = settings.dropped_tables == "refuse"
 
-        branch, row_delta = BranchUpsert(), RowDeltaUpsert(sql, side_jobs)
-        driver = _driver_pass(settings, sql, side_jobs, clock)
-
-        delta = delta_lake(settings, clock)
-
-        def writer_for(name: TableName) -> Writer:
-            table = settings.table(name)
-            if table.format is Format.DELTA:
-                if delta is None:
-                    raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
-                return DeltaTableWriter(delta, spark, name, table, sql=sql, turns=turns)
-            upsert: Upsert = row_delta if table.format_version == 2 else branch
-            on_driver = driver if table.format_version == 2 else None
-            return TableWriter(
-                lake, name, table, upsert=upsert, sql=sql, side_jobs=side_jobs, turns=turns, driver=on_driver
+    def writer_for(name: TableName) -> Writer:
+        table = settings.table(name, folder.kind_of(name), lambda: found_format(name, lake, delta))
+        if table.format is Format.DELTA:
+            if delta is None:
+                raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
+            return DeltaWriter(
+                delta, spark, name, table, lineage=settings.lineage, finder=finder, refuses_dropped=refuses
             )
+        return IcebergWriter(
+            lake, name, table, lineage=settings.lineage, finder=finder, store=store, refuses_dropped=refuses
+        )
 
-        if not folder.list():
-            # Whoever has work to do warms up by doing it.
-            progress.enter("warming")
-            warm_up(spark, sql, side_jobs)
-        _apply_configuration(settings, lake)
-        carrier = Carrier(folder, writer_for, lanes, progress, clock, breaker)
-        stream = SegmentStream(carrier, progress, settings.trigger_s)
-        # Tables that a crash left behind are caught up from here on, whether Spark has batches left or not.
-        carrier.tick()
-        stream.start(spark, settings.segments_dir, settings.checkpoint_dir)
-        progress.enter("running")
-        helpers: list[JobRunner | QueryRunner | CheckpointLoop] = []
-        helpers += _start_jobs(settings, lake, delta, turns, clock)
-        helpers += _start_queries(settings, lake)
-        helpers += _start_checkpoints(settings, lake)
-        try:
-            while not stop.wait(WATCH_INTERVAL_S):
-                stream.watch()
-                carrier.tick()
-        finally:
-            progress.enter("stopping")
-            watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
-            watchdog.daemon = True
-            watchdog.start()
-            for helper in helpers:
-                helper.stop()
-            stream.stop(before=carrier.stop)
-            watchdog.cancel()
+    make_folder(settings.segments_dir, store)
+    if not folder.list():
+        # Where segments wait, the first pass warms Spark up just as well.
+        progress.enter("warming")
+        if settings.is_local:
+            warm_up(spark)
+        else:
+            warm_workers(spark)
+    _apply_configuration(settings, lake)
+    carrier = Carrier(
+        spark, folder, writer_for, IcebergCommits(lake), progress, clock, store=store, breaker=breaker, turns=turns
+    )
+    gathering = Gathering(folder, clock, bytes_max=BATCH_BYTES_MAX)
+    stream = SegmentStream(carrier, progress, settings.trigger_s, breaker=breaker, clock=clock, gathering=gathering)
+    # Tables that a crash left behind catch up first: Spark may have handed their segments over already.
+    _catch_up(carrier, "start")
+    stream.start(spark, settings.segments_dir, str(settings.checkpoint_dir))
+    progress.enter("running")
+    helpers: list[JobRunner | QueryRunner | CheckpointLoop] = []
+    helpers += _start_jobs(settings, lake, delta, turns, clock)
+    helpers += _start_queries(settings, lake)
+    helpers += _start_checkpoints(settings, lake)
+    try:
+        while not stop.wait(WATCH_INTERVAL_S):
+            stream.watch()
+            _catch_up(carrier, "catch-up")
+    finally:
+        progress.enter("stopping")
+        watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
+        watchdog.daemon = True
+        watchdog.start()
+        for helper in helpers:
+            helper.stop()
+        stream.stop(before=carrier.stop)
+        watchdog.cancel()
 
 
-def _driver_pass(
-    settings: PipelineSettings, sql: DriverSql, side_jobs: Executor, clock: Clock
-) -> DriverPass | None:
-    """The way without Spark jobs, unless it is switched off or the catalog asks for a login that only Java knows."""
-    token = {} if settings.token is None else {"token": settings.token}
-    catalog = QuickCatalog.of(settings.catalog_uri, settings.warehouse, {**settings.catalog_properties, **token})
-    if catalog is None or not settings.driver_rows_max:
-        return None
-    return DriverPass(sql, catalog, QuickCommits(catalog, clock), side_jobs, settings.driver_rows_max)
+def found_format(name: TableName, lake: Lake, delta: DeltaLake | None) -> Format | None:
+    """In which format a table exists already; None where it does not."""
+    if delta is not None and (delta.load(name) or delta.load(name.history)):
+        return Format.DELTA
+    return Format.ICEBERG if lake.load(name) or lake.load(name.history) else None
+
+
+def _catch_up(carrier: Carrier, batch: str) -> None:
+    """Bring tables on that were left behind. Where their segments cannot be reached now, they are later."""
+    try:
+        if batch == "start" or carrier.is_behind():
+            carrier.carry(None, (), batch)
+    except OSError as error:
+        log.warning("the segments cannot be reached: %s", error)
 
 
 def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:
@@ -175,7 +179,7 @@ def _apply_configuration(settings: PipelineSettings, lake: Lake) -> None:
 def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> list[CheckpointLoop]:
     if settings.checkpoints_url is None:
         return []
-    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: _join_pool(lake.spark, "checkpoints"))
+    loop = CheckpointLoop(lake, settings.checkpoints_url, settings.token, lambda: join_pool(lake.spark, "checkpoints"))
     loop.start()
     return [loop]
 
@@ -188,9 +192,9 @@ def _start_jobs(
         return []
 
     def maintenance() -> Maintenance:
-        of_delta = None if delta is None else DeltaMaintenance(delta, turns, settings.maintenance)
-        made = Maintenance(lake, turns, settings.maintenance, clock, of_delta)
-        _join_pool(made.spark, "jobs")
+        of_delta = None if delta is None else DeltaMaintenance(delta, lake.spark, turns, settings.maintenance)
+        made = Maintenance(lake, turns, settings.maintenance, clock, of_delta, settings.catalog_properties)
+        join_pool(made.spark, "jobs")
         return made
 
     runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
@@ -212,9 +216,8 @@ def _session(settings: PipelineSettings) -> SparkSession:
         "type": "rest",
         "uri": settings.catalog_uri,
         "warehouse": settings.warehouse,
-        # We are the writer, and look before every pass; the cache spares a load per statement.
-        "cache-enabled": "true",
-        "cache.expiration-interval-ms": "-1",
+        # A table that was dropped, or changed by another engine, must not live on in a cache.
+        "cache-enabled": "false",
         # A call per scan and commit, to a gateway that keeps metrics of its own.
         "rest-metrics-reporting-enabled": "false",
         **settings.catalog_properties,
@@ -227,6 +230,8 @@ def _session(settings: PipelineSettings) -> SparkSession:
             jars=settings.jars,
             python=sys.executable,
             catalogs={CATALOG: rest, WARM_CATALOG: warm_catalog()},
+            ui_port=settings.ui_port,
+            store=settings.catalog_properties,
             more=settings.spark,
             archive=settings.class_archive,
         )
@@ -237,12 +242,6 @@ def _session(settings: PipelineSettings) -> SparkSession:
         session.conf.set(f"spark.sql.catalog.{CATALOG}.token", settings.token)
         session.conf.set(f"spark.sql.catalog.{CATALOG}.token-refresh-enabled", "false")
     return session
-
-
-def _join_pool(spark: SparkSession, pool: str) -> None:
-    """Every thread's jobs get their share of the cores, however long the stages of the others are."""
-    join_session(spark)
-    spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{pool}-{threading.get_ident()}")
 
 
 class _only_one:  # noqa: N801 — read as a statement

@@ -1,7 +1,7 @@
 """What the pipeline's process is started with. Imports no Spark: whoever starts the process builds this."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -10,9 +10,11 @@ import msgspec
 
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
+from mainstem.model.position import Lineage, Span
+from mainstem.tables.kinds import settings_of_kind
 from mainstem.tables.maintenance import MaintenanceSettings
 from mainstem.tables.parquet import ParquetSettings, parse_parquet
-from mainstem.tables.settings import TableSettings
+from mainstem.tables.settings import Format, TableSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,10 @@ class PipelineSettings:
     """Everything the process needs to know; nothing is read from the environment."""
 
     catalog_uri: str
-    segments_dir: Path
+    # Where sealed segments are: a folder, or s3://bucket/prefix, which executors on other machines can read.
+    segments_dir: str
+    # On the driver's own disk, wherever the segments are. Spark notes there which of them it has handed over, and a
+    # driver without it (it moved, or lost its disk) hands all of them over again: tables pass over what they cover.
     checkpoint_dir: Path
     jars: tuple[str, ...]
     # A file of the classes that Spark loads, which makes its start quicker. None: there is none.
@@ -42,13 +47,16 @@ class PipelineSettings:
     # How files are written, of every table that does not say otherwise.
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
-    trigger_s: float = 1.0
-    parallel_tables: int = 4
-    # Passes of up to so many changes are written on the driver, without a Spark job. 0: Spark writes everything.
-    driver_rows_max: int = 4_000_000
+    # The identities of the log that the segments are of: marks of any other log mean nothing here.
+    lineage: Lineage = field(default_factory=Lineage)
+    trigger_s: float = 0.2
+    # Where Spark's own page is, on loopback. 0: nowhere.
+    ui_port: int = 0
     # Failures of the store in a row until it is left alone, and for how long.
     breaker_failures: int = 5
     breaker_open_s: float = 30.0
+    # What becomes of changes to a table that somebody dropped: "recreate" it, or "refuse" them.
+    dropped_tables: str = "recreate"
     # Leave when standard input ends: whoever holds its other end is gone.
     tied_to_stdin: bool = True
     # Where tables in Delta's format are: a folder, or s3://bucket/prefix. None: there are none.
@@ -60,14 +68,21 @@ class PipelineSettings:
     def __post_init__(self) -> None:
         if self.trigger_s <= 0:
             raise Invalid(f"trigger_s. expected=more than 0 got={self.trigger_s}")
-        if self.parallel_tables < 1:
-            raise Invalid(f"parallel_tables. expected=at least 1 got={self.parallel_tables}")
-        if self.driver_rows_max < 0:
-            raise Invalid(f"driver_rows_max. expected=at least 0 got={self.driver_rows_max}")
 
-    def table(self, name: TableName) -> TableSettings:
-        """How one table is stored."""
-        return self.tables.get(name) or TableSettings(parquet=self.parquet)
+    @property
+    def is_local(self) -> bool:
+        """Whether the executors are in the driver's own process."""
+        return self.master.startswith("local")
+
+    def table(
+        self, name: TableName, kind: str = "", found: Callable[[], Format | None] = lambda: None
+    ) -> TableSettings:
+        """How one table is stored: as configured; else as it is there already; else as its kind is."""
+        wanted = settings_of_kind(kind, self.parquet)
+        configured = self.tables.get(name)
+        if configured is not None:
+            return replace(configured, columns=MappingProxyType({**wanted.columns, **configured.columns}))
+        return replace(wanted, format=found() or wanted.format)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -79,7 +94,8 @@ class PipelineSettings:
             for name, table in values.pop("tables", {}).items()
         }
         maintenance = msgspec.convert(values.pop("maintenance", {}), MaintenanceSettings)
-        values["segments_dir"] = Path(values["segments_dir"])
+        if "lineage" in values:
+            values["lineage"] = Lineage(tuple(msgspec.convert(values["lineage"], list[Span])))
         values["checkpoint_dir"] = Path(values["checkpoint_dir"])
         values["jars"] = tuple(str(jar) for jar in values["jars"])
         try:

@@ -1,8 +1,8 @@
-"""Whose turn it is at a table: the lane that carries changes into it, or maintenance that is about to commit.
+"""Whose turn it is at a table: the pass that carries changes into it, or maintenance that is about to commit.
 
 Both would be right without it: a commit that lost a race is done again. Taking turns makes sure that neither loses
-for ever. First come, first served; a lane holds its turn for one pass, maintenance for a commit, and only after lost
-races for the rewriting of one group.
+for ever. First come, first served; a pass holds its tables' turns until it is committed and leaves out a table whose
+turn it is not; maintenance holds one for a commit, and only after lost races for the rewriting of one group.
 """
 
 import threading
@@ -20,19 +20,31 @@ class Turns:
         self._condition = threading.Condition()
         self._queues: dict[TableName, deque[object]] = {}
 
-    @contextmanager
-    def of(self, table: TableName) -> Iterator[None]:
-        """Wait for one's turn, and hold it for the block."""
+    def take(self, table: TableName, *, wait: bool = True) -> bool:
+        """Take one's turn, to be given back with `release`. Without waiting: False where others are before."""
         ticket = object()
         with self._condition:
             queue = self._queues.setdefault(table, deque())
+            if queue and not wait:
+                return False
             queue.append(ticket)
             self._condition.wait_for(lambda: queue[0] is ticket)
+        return True
+
+    def release(self, table: TableName) -> None:
+        """Let the next one have its turn."""
+        with self._condition:
+            queue = self._queues[table]
+            queue.popleft()
+            if not queue:
+                del self._queues[table]
+            self._condition.notify_all()
+
+    @contextmanager
+    def of(self, table: TableName) -> Iterator[None]:
+        """Wait for one's turn, and hold it for the block."""
+        self.take(table)
         try:
             yield
         finally:
-            with self._condition:
-                queue.popleft()
-                if not queue:
-                    del self._queues[table]
-                self._condition.notify_all()
+            self.release(table)

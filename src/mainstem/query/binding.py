@@ -10,12 +10,12 @@ from enum import StrEnum
 
 import msgspec
 
-from mainstem.model import Conflict, Invalid, LogPosition, NotFound, TableName
+from mainstem.model import Conflict, Invalid, Lineage, LogPosition, NotFound, TableName
 from mainstem.query.overlay import overlay_sql
 from mainstem.query.ports import Lake, LoadedTable, Pending, PendingRow, Readable
 from mainstem.query.sandbox import Session
 from mainstem.query.statement import Statement
-from mainstem.query.tables import SnapshotUse, covered, current_snapshot, folder, is_state, scan_sql
+from mainstem.query.tables import SnapshotUse, current_snapshot, folder, is_state, lean, marks, scan_sql
 
 PENDING_ROWS_MAX = 200_000
 # A table may be committed and the log trimmed between two steps; losing that race again and again is not plausible.
@@ -53,8 +53,13 @@ class BoundTable(msgspec.Struct, frozen=True, kw_only=True):
         """The folders that reading it opens."""
         return {folder(each) for each in (self.loaded, self.history) if each}
 
+    def lean(self) -> "BoundTable":
+        """The same, with no more of its metadata than reading it takes: that is what a sandbox process is sent."""
+        loaded, history = (each and lean(each) for each in (self.loaded, self.history))
+        return msgspec.structs.replace(self, loaded=loaded, history=history)
+
     def show(self, session: Session, label: str) -> None:
-        """Make it visible in a session. Runs in a worker thread."""
+        """Make it visible in a session. Runs in the sandbox process."""
         if self.pending is not None:
             sql = overlay_sql(session, self.loaded, self.history, self.pending, label)
         else:
@@ -98,7 +103,7 @@ class Binder:
                 raise NotFound(f"table does not exist. got={name}")
         _refuse_twins(loaded)
         if not latest:
-            return tuple(_at_snapshot(table) for table in loaded.values() if table is not None)
+            return tuple(self._at_snapshot(table) for table in loaded.values() if table is not None)
         assert self._pending is not None
         through = self._pending.durable()
         return tuple([await self._at(name, table, through) for name, table in loaded.items()])
@@ -106,13 +111,20 @@ class Binder:
     async def _at(self, name: TableName, table: LoadedTable | None, through: LogPosition) -> BoundTable:
         assert self._pending is not None
         if table is not None and not is_state(name, table.metadata):
-            return _at_snapshot(table)
-        after = covered(table.metadata) if table is not None else LogPosition(0)
+            return self._at_snapshot(table)
+        after = self._covered(table) if table is not None else LogPosition(0)
         rows = await self._pending.rows(name, after=after, through=through, limit=PENDING_ROWS_MAX)
         if table is None and not rows:
             raise NotFound(f"table does not exist. got={name}")
         history = await _or_none(self._lake.load, name.history) if rows and table is not None else None
         return BoundTable(name=name, loaded=table, history=history, pending=rows, position=max(after, through))
+
+    def _at_snapshot(self, table: LoadedTable) -> BoundTable:
+        return BoundTable(name=table.name, loaded=table, position=self._covered(table))
+
+    def _covered(self, table: LoadedTable) -> LogPosition:
+        lineage = Lineage() if self._pending is None else self._pending.lineage
+        return lineage.covered(marks(table.metadata))
 
     async def _find(self, name: TableName, readable: Readable) -> LoadedTable | None:
         if readable(name) and (table := await _or_none(self._lake.load, name)):
@@ -122,10 +134,6 @@ class Binder:
         if len(same) > 1:
             raise Invalid(f"table name is ambiguous without its case. expected=one of {', '.join(map(str, same))}")
         return await _or_none(self._lake.load, same[0]) if same else None
-
-
-def _at_snapshot(table: LoadedTable) -> BoundTable:
-    return BoundTable(name=table.name, loaded=table, position=covered(table.metadata))
 
 
 def _refuse_twins(loaded: Mapping[TableName, object]) -> None:

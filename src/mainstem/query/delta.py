@@ -8,6 +8,9 @@ list a table in the catalog could say.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,12 +19,13 @@ import pyarrow as pa
 from mainstem.client.delta.engine import Source, quoted
 from mainstem.client.delta.log import AddFile, DeltaLog, State
 from mainstem.client.delta.schema import Field, schema_of
-from mainstem.client.delta.storage import Storage
+from mainstem.client.delta.storage import S3Storage, Storage, create_storage
 from mainstem.client.delta.zones import row_count, zone_map
-from mainstem.model import NOWHERE, LogPosition, NotFound, TableName
+from mainstem.model import LogId, LogPosition, NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.query.sandbox import Session
-from mainstem.tables.layout import HLC_MARK, POSITION_MARK, delta_path
+from mainstem.tables.layout import delta_path
+from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -44,11 +48,29 @@ _TYPES = {
 
 
 class DeltaVersion(msgspec.Struct, frozen=True):
-    """A table at a version, where its files are."""
+    """A table at a version, where its files are. It can be sent to a sandbox process."""
 
     storage: Storage
     path: str
     state: State
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A storage has clients and caches, which stay here: there it is opened anew, once for all its tables.
+        if isinstance(self.storage, S3Storage):
+            told = tuple(asdict(self.storage).items())
+        else:
+            told = (("folder", self.storage.root),)
+        return _version_there, (told, self.path, self.state)
+
+
+@lru_cache(maxsize=4)
+def _storage_there(told: tuple[tuple[str, Any], ...]) -> Storage:
+    parameters = dict(told)
+    return create_storage(parameters["folder"]) if "folder" in parameters else S3Storage(**parameters)
+
+
+def _version_there(told: tuple[tuple[str, Any], ...], path: str, state: State) -> DeltaVersion:
+    return DeltaVersion(_storage_there(told), path, state)
 
 
 class DeltaTables:
@@ -70,10 +92,10 @@ class DeltaTables:
         version = DeltaVersion(self._storage, path, state)
         return LoadedTable(name=name, metadata_location=location, metadata=document, delta=version)
 
-    def covered(self, name: TableName) -> LogPosition:
-        """The log position that a table covers: `NOWHERE` for one that does not exist."""
+    def marks(self, name: TableName) -> Mapping[LogId, LogPosition]:
+        """How much of each log a table covers: nothing for one that does not exist."""
         state = self._newest(delta_path(name))
-        return LogPosition(NOWHERE if state is None else state.transactions.get(POSITION_MARK, NOWHERE))
+        return {} if state is None else positions_of(state.transactions)
 
     def is_at(self, name: TableName, location: str) -> bool:
         """Whether a table that the catalog lists is the one of this storage."""
@@ -102,9 +124,8 @@ def _document(state: State, location: str) -> dict[str, Any]:
         "total-records": str(sum(row_count(file) or 0 for file in files)),
         "total-delete-files": str(sum(file.deletionVector is not None for file in files)),
     }
-    summary |= {
-        mark: str(state.transactions[mark]) for mark in (POSITION_MARK, HLC_MARK) if mark in state.transactions
-    }
+    summary |= {position_mark(log): str(position) for log, position in positions_of(state.transactions).items()}
+    summary |= {HLC_MARK: str(state.transactions[HLC_MARK])} if HLC_MARK in state.transactions else {}
     return {
         "format-version": 2,
         "location": location,

@@ -16,7 +16,7 @@ from mainstem.query.engine import Column, QueryEngine, QueryRequest, Running, St
 from mainstem.query.plan import Planner, PlanRequest
 from mainstem.query.ports import BigQueryEngine, PinnedTable, Readable, everything
 from mainstem.query.route import EngineName, Reason, RouteSettings, decide
-from mainstem.query.spark_sql import SparkStatement, Unportable, spark_statement
+from mainstem.query.spark_sql import NOT_PORTABLE, SparkStatement
 from mainstem.query.statement import Kind, Statement
 from mainstem.query.tables import current_snapshot
 from mainstem.runtime.clock import Clock, SystemClock
@@ -99,10 +99,12 @@ class Dispatcher:
             async with self._engine.open(request, readable) as running:
                 yield running
             return
-        statement = self._engine.parser.check(request.sql)
+        statement = await self._engine.statements.check(request.sql)
         tables = await self._engine.binder.bind(statement, Freshness.SNAPSHOT, readable)
         translated = await self._for_spark(statement, tables, request.engine, readable)
         if translated is not None:
+            loaded = [table.loaded for table in tables if table.loaded is not None]
+            await asyncio.to_thread(self._planner.check_own, loaded)
             async with self._elsewhere(self._big, translated, tables, request) as big:
                 yield big
         else:
@@ -115,7 +117,7 @@ class Dispatcher:
         """The statement in Spark's words, where it is to run there."""
         names = {table.name for table in tables}
         if asked is EngineName.SPARK:
-            return spark_statement(self._engine.parser, statement, names)
+            return await self._engine.statements.for_spark(statement, names)
         if asked is EngineName.DUCKDB or statement.kind is not Kind.SELECT or is_small(tables, self._settings):
             return None
         plan = await self._planner.plan(PlanRequest(sql=statement.sql), readable)
@@ -123,8 +125,10 @@ class Dispatcher:
         if route.engine is not EngineName.SPARK:
             return None
         try:
-            return spark_statement(self._engine.parser, statement, names)
-        except Unportable:
+            return await self._engine.statements.for_spark(statement, names)
+        except Invalid as error:
+            if error.reason != NOT_PORTABLE:
+                raise
             if route.reason is Reason.DELETION_VECTORS:
                 # Rather no answer than a wrong one.
                 raise

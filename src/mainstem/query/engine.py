@@ -1,31 +1,35 @@
-"""Runs queries in the gateway: bounded in number, time, rows and memory, and cancelled when nobody waits any more.
+"""Runs queries for the gateway: bounded in number, time, rows and memory, and cancelled when nobody waits any more.
 
     async with engine.open(request) as running:
         async for batch in running.batches(): ...
 
-Leaving the block ends the query, finished or not. DuckDB works in threads of our own; the event loop only waits.
+Leaving the block ends the query, finished or not. The SQL runs in a sandbox process (`processes`), which is killed
+where the query does not end in time; here it is only said what to run, and the rows are passed on.
 """
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-import duckdb
 import msgspec
 import pyarrow as pa
 
-from mainstem.model import Conflict, Denied, Invalid, MainstemError, Overloaded
+from mainstem.model import Invalid, Overloaded
 from mainstem.query.binding import Binder, BoundTable, Freshness
-from mainstem.query.encode import VARIANT, with_json_marked
+from mainstem.query.orders import Column, Run
 from mainstem.query.ports import Lake, Pending, Readable, everything
+from mainstem.query.processes import Sandboxes, SandboxProcess
 from mainstem.query.route import EngineName
-from mainstem.query.sandbox import SandboxSettings, Session, Sessions
-from mainstem.query.statement import Kind, Parser, Statement, quote
-from mainstem.query.tables import SnapshotUse, current_snapshot, shared_vectors_sql
+from mainstem.query.sandbox import SandboxSettings
+from mainstem.query.statement import Kind, Statement
+from mainstem.query.statements import Statements
+from mainstem.query.tables import SnapshotUse
 from mainstem.runtime.clock import Clock, SystemClock
+
+__all__ = ["Column", "EngineSettings", "QueryEngine", "QueryRequest", "Running", "Stats"]
 
 T = TypeVar("T")
 
@@ -33,9 +37,8 @@ ROWS_DEFAULT = 10_000
 ROWS_MAX = 1_000_000
 TIMEOUT_MS_DEFAULT = 30_000
 TIMEOUT_MS_MAX = 300_000
-_BATCH_ROWS = 8_192
-# How often a query that must stop is told so: it may be between two statements when it is told first.
-_INTERRUPT_EVERY_S = 0.02
+# How often a query that must stop is looked after: its process may only just be starting when it is killed first.
+_KILL_EVERY_S = 0.02
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +65,6 @@ class QueryRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid(f"limit is out of range. expected=0..{ROWS_MAX} got={self.limit}")
         if not 1 <= self.timeout_ms <= TIMEOUT_MS_MAX:
             raise Invalid(f"timeoutMs is out of range. expected=1..{TIMEOUT_MS_MAX} got={self.timeout_ms}")
-
-
-class Column(msgspec.Struct, frozen=True):
-    """A column of the result, with the name of its type in SQL."""
-
-    name: str
-    type: str
 
 
 class Stats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -133,13 +129,22 @@ class QueryEngine:
     """DuckDB over the lake, for statements from outside."""
 
     def __init__(
-        self, lake: Lake, settings: EngineSettings, *, pending: Pending | None = None, clock: Clock | None = None
+        self,
+        lake: Lake,
+        settings: EngineSettings,
+        *,
+        pending: Pending | None = None,
+        clock: Clock | None = None,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
-        self.parser = Parser()
+        """`sandboxes`: processes that somebody else opened, and closes."""
         self.binder = Binder(lake, pending)
+        # One more than queries run: a statement can always be looked at.
+        self.sandboxes = sandboxes or Sandboxes(settings.sandbox, settings.folder, settings.running_max + 1)
+        self._owns_sandboxes = sandboxes is None
+        self.statements = Statements(self.sandboxes)
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
-        self._sessions = Sessions(settings.sandbox)
         self._threads = ThreadPoolExecutor(settings.running_max, thread_name_prefix="query")
         self._slots = asyncio.Semaphore(settings.running_max)
         self._inside = 0
@@ -150,21 +155,14 @@ class QueryEngine:
         return self._inside
 
     async def warm(self) -> None:
-        """Have a session ready before the first query needs it: loading the extensions takes some 200 ms."""
-        if self._settings.folder is None:
-            return
-        folders = {self._settings.folder}
-
-        def prepare() -> None:
-            self._sessions.give_back(self._sessions.take(folders), reusable=True)
-
-        await asyncio.get_running_loop().run_in_executor(self._threads, prepare)
+        """Have every process ready before the first query needs one: its start takes half a second."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, self.sandboxes.warm)
 
     @asynccontextmanager
     async def open(self, request: QueryRequest, readable: Readable = everything) -> AsyncIterator[Running]:
         """Check, bind and start a query. Leaving the block stops it if it is not over."""
         started_s = self._clock.monotonic_s()
-        statement = self.parser.check(request.sql)
+        statement = await self.statements.check(request.sql)
         room = self._settings.running_max + self._settings.waiting_max
         if self._inside >= room:
             raise Overloaded(
@@ -173,7 +171,7 @@ class QueryEngine:
                 reason="query_slots",
             )
         self._inside += 1
-        execution = _Execution(self._sessions, self._threads, started_s, request.timeout_ms)
+        execution = _Execution(self.sandboxes, self._threads, started_s, request.timeout_ms)
         try:
             async with self._slot(request.timeout_ms):
                 tables = await self._prepare(statement, request, readable, execution)
@@ -209,7 +207,8 @@ class QueryEngine:
         tables = await self.binder.bind(statement, request.freshness, readable)
         folders = self._folders(tables, readable)
         try:
-            await execution.call(lambda: execution.start(statement, tables, folders))
+            order = Run(statement, tuple(table.lean() for table in tables), frozenset(folders))
+            await execution.call(lambda: execution.start(order))
         except BaseException:
             await execution.end()
             raise
@@ -224,33 +223,34 @@ class QueryEngine:
         return needed
 
     async def close(self) -> None:
-        """Give the sessions back. What still runs is stopped by whoever opened it."""
+        """End the processes. What still runs is stopped by whoever opened it."""
+        await self.statements.close()
         await asyncio.to_thread(self._threads.shutdown)
-        self._sessions.close()
+        if self._owns_sandboxes:
+            await asyncio.to_thread(self.sandboxes.close)
 
 
 class _Execution:
-    """One statement in one session. `start` and `read` run in a worker thread, one at a time."""
+    """One statement in one process. `start` and `read` run in a worker thread, one at a time."""
 
-    def __init__(self, sessions: Sessions, threads: ThreadPoolExecutor, started_s: float, timeout_ms: int) -> None:
+    def __init__(self, sandboxes: Sandboxes, threads: ThreadPoolExecutor, started_s: float, timeout_ms: int) -> None:
         self.started_s = started_s
         self.columns: tuple[Column, ...] = ()
         self.schema: pa.Schema = pa.schema([])
-        self._sessions = sessions
+        self._sandboxes = sandboxes
         self._threads = threads
         self._timeout_ms = timeout_ms
-        self._deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._deadline_s = self._loop.time() + timeout_ms / 1000
         self._stop = threading.Event()
-        self._session: Session | None = None
-        self._reader: pa.RecordBatchReader | None = None
-        self._reusable = True
+        self._process: SandboxProcess | None = None
+        self._given: pa.RecordBatchReader | None = None
 
     async def call(self, step: Callable[[], T]) -> T:
         """Run a step in a thread, within the time that is left; stop it where the caller goes away."""
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, _mapped(step))
+        future = self._loop.run_in_executor(self._threads, step)
         try:
-            done, _ = await asyncio.wait({future}, timeout=max(0.0, self._deadline_s - loop.time()))
+            done, _ = await asyncio.wait({future}, timeout=self._left_s())
         except asyncio.CancelledError:
             await self._halt(future)
             raise
@@ -261,127 +261,49 @@ class _Execution:
             )
         return future.result()
 
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline_s - self._loop.time())
+
     async def _halt(self, future: "asyncio.Future[T]") -> None:
+        """End the process: there is SQL that no interrupt reaches."""
         self._stop.set()
-        self._reusable = False
         while not future.done():
-            if self._session is not None:
-                self._session.connection.interrupt()
-            await asyncio.wait({future}, timeout=_INTERRUPT_EVERY_S)
+            if self._process is not None:
+                self._process.kill()
+            await asyncio.wait({future}, timeout=_KILL_EVERY_S)
         if not future.cancelled():
             future.exception()
 
-    def start(self, statement: Statement, tables: tuple[BoundTable, ...], folders: set[str]) -> None:
-        """Take a session, show it the tables and run the statement up to its first rows."""
-        self._session = session = self._sessions.take(folders)
-        session.only(table.name for table in tables)
-        for number, table in enumerate(tables):
-            self._check_stop()
-            refuse_misread(session, table)
-            table.show(session, f"__mainstem_{number}")
+    def start(self, order: Run) -> None:
+        """Run the statement up to its first rows."""
+        self._process = process = self._sandboxes.take()
         self._check_stop()
-        prefix = {Kind.EXPLAIN: "EXPLAIN ", Kind.EXPLAIN_ANALYZE: "EXPLAIN ANALYZE "}.get(statement.kind, "")
-        session.connection.execute(prefix + statement.sql)
-        described = session.connection.description or []
-        self.columns = tuple(Column(each[0], str(each[1])) for each in described)
-        if any(VARIANT in column.type for column in self.columns):
-            session.connection.execute(_with_json(statement.sql, self.columns))
-        self._reader = session.connection.to_arrow_reader(_BATCH_ROWS)
-        self.schema = with_json_marked(self._reader.schema, [column.type for column in self.columns])
+        self.columns, self.schema = process.start(order, self._left_s())
 
     def give(self, table: pa.Table) -> None:
         """Answer with a table that needs no engine."""
         self.columns = tuple(Column(field.name, "VARCHAR") for field in table.schema)
-        self._reader = table.to_reader()
+        self._given = table.to_reader()
         self.schema = table.schema
 
     def read(self) -> pa.RecordBatch | None:
         """The next rows; None after the last."""
-        assert self._reader is not None
         self._check_stop()
-        try:
-            batch = self._reader.read_next_batch()
-        except StopIteration:
-            return None
-        return pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+        if self._given is not None:
+            return next(self._given, None)
+        assert self._process is not None
+        return self._process.next(self._left_s())
 
     async def end(self) -> None:
-        """Leave the session to the next query. The rest of the rows is not read."""
-        session, self._session = self._session, None
-        self._reader = None
-        if session is None:
-            return
-        loop = asyncio.get_running_loop()
-        await asyncio.shield(loop.run_in_executor(self._threads, self._give_back, session))
-
-    def _give_back(self, session: Session) -> None:
-        try:
-            self._sessions.give_back(session, reusable=self._reusable)
-        except duckdb.Error:
-            self._sessions.give_back(session, reusable=False)
+        """Leave the process to the next query. The rest of the rows is not read."""
+        process, self._process = self._process, None
+        self._given = None
+        if process is not None:
+            await asyncio.shield(self._loop.run_in_executor(self._threads, self._sandboxes.free, process))
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise Invalid("the query was stopped", reason="query_timeout")
-
-
-def _with_json(sql: str, columns: Sequence[Column]) -> str:
-    """The same rows with each Variant as JSON: Arrow has no such type."""
-    if nested := [column.name for column in columns if VARIANT in column.type and column.type != VARIANT]:
-        raise Invalid(f"a variant cannot leave inside another value. expected=CAST(… AS JSON) got={', '.join(nested)}")
-    names = [f"c{number}" for number in range(len(columns))]
-    selected = [
-        # A null that is no value of its own stays one.
-        f"CASE WHEN {name} IS NOT NULL THEN CAST({name} AS JSON) END AS {quote(column.name)}"
-        if column.type == VARIANT
-        else f"{name} AS {quote(column.name)}"
-        for name, column in zip(names, columns, strict=True)
-    ]
-    return f"SELECT {', '.join(selected)} FROM ({sql.rstrip().rstrip(';')}\n) AS answered({', '.join(names)})"
-
-
-def refuse_misread(session: Session, table: BoundTable) -> None:
-    """Refuse a table that DuckDB 1.5 would read wrongly without a word: several deletion vectors in one file."""
-    loaded = table.loaded
-    if loaded is None or int(loaded.metadata.get("format-version", 1)) < 3:
-        return
-    snapshot = current_snapshot(loaded.metadata)
-    if snapshot is None or str((snapshot.get("summary") or {}).get("total-delete-files", "1")) == "0":
-        return
-    shared = session.connection.execute(shared_vectors_sql(loaded)).fetchone()
-    if shared and shared[0]:
-        raise Invalid(
-            f"this table needs Spark: its deletion vectors share files, which DuckDB misreads. got={table.name}",
-            reason="needs_spark",
-        )
-
-
-def _mapped(step: Callable[[], T]) -> Callable[[], T]:
-    def run() -> T:
-        try:
-            return step()
-        except MainstemError:
-            raise
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            raise error_of(error) from error
-
-    return run
-
-
-def error_of(error: Exception) -> MainstemError:
-    """DuckDB's errors by what the caller can do about them. Paths stay inside."""
-    text = str(error).split("\n", 1)[0]
-    if isinstance(error, duckdb.PermissionException):
-        return Denied("this is not allowed in a query")
-    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
-        return Invalid("the query needs more memory than it may use", reason="query_memory")
-    if isinstance(error, duckdb.InterruptException) or "INTERRUPT Error" in text:
-        return Invalid("the query was stopped", reason="query_timeout")
-    if isinstance(error, duckdb.IOException | duckdb.HTTPException) or text.startswith(("IO Error", "HTTP Error")):
-        return Conflict("a file of the table could not be read: the snapshot may have expired, ask again")
-    if isinstance(error, duckdb.InternalException | duckdb.FatalException):
-        return MainstemError("the engine failed on this query")
-    return Invalid(f"the query failed. got={text}", reason="sql_error")
 
 
 def _listing(names: Iterable[tuple[str, str]]) -> pa.Table:

@@ -15,7 +15,20 @@ import pyarrow.parquet as pq
 from mainstem.log import Log, SegmentInfo
 from mainstem.log.expand import Expander
 from mainstem.log.frames import Frame
-from mainstem.model import NOWHERE, Conflict, Hlc, LogPosition, Operation, Overloaded, Row, Stamp, TableName, join
+from mainstem.model import (
+    NOWHERE,
+    Conflict,
+    Hlc,
+    Lineage,
+    LogId,
+    LogPosition,
+    Operation,
+    Overloaded,
+    Row,
+    Stamp,
+    TableName,
+    join,
+)
 from mainstem.model.merge import Cell
 from mainstem.query.ports import PendingRow
 
@@ -36,14 +49,23 @@ class _Written(NamedTuple):
 
 
 class LogPending:
-    """The tail of a log. `covered` tells what a state table covers now, by the catalog; it may block."""
+    """The tail of a log. `marks` tells what a state table covers now of which log, by the catalog; it may block."""
 
     def __init__(
-        self, log: Log, covered: Callable[[TableName], LogPosition], *, changes_max: int = CHANGES_MAX
+        self,
+        log: Log,
+        marks: Callable[[TableName], Mapping[LogId, LogPosition]],
+        *,
+        changes_max: int = CHANGES_MAX,
     ) -> None:
         self._log = log
-        self._covered = covered
+        self._marks = marks
         self._changes_max = changes_max
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which log the positions are of."""
+        return self._log.lineage
 
     def durable(self) -> LogPosition:
         """The last durable position."""
@@ -65,7 +87,7 @@ class LogPending:
     def _read(self, span: "_Span", segments: Sequence[SegmentInfo], tail: Iterator[Frame]) -> Mapping[str, PendingRow]:
         # All frames are taken first: the files behind them are open, and must not stay so.
         frames = list(tail)
-        if span.first > span.after + 1 and self._covered(span.table) > span.after:
+        if span.first > span.after + 1 and self.lineage.covered(self._marks(span.table)) > span.after:
             # A segment is dropped only once the tables cover it. So a table that covers no more than the caller's
             # snapshot did had nothing in the dropped ones; one that covers more has to be loaded again.
             raise Conflict(f"the log begins after the snapshot. expected={span.after + 1} got={span.first}")

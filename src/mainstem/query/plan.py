@@ -7,18 +7,21 @@ files and row groups, by pyiceberg's own evaluators. Runs nothing.
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow.parquet as pq
 
-from mainstem.model import DEFAULT_NAMESPACE, Conflict, Invalid, NotFound, TableName
+from mainstem.model import DEFAULT_NAMESPACE, Conflict, Denied, Invalid, NotFound, TableName
 from mainstem.query.binding import Binder, Freshness
+from mainstem.query.partitions import NAMED_MAX, Namer
 from mainstem.query.ports import LoadedTable, Readable, everything
-from mainstem.query.predicates import Scan, expression_of, scans
-from mainstem.query.statement import Parser, Statement, quote
+from mainstem.query.predicates import Scan, expression_of
+from mainstem.query.statement import Statement, quote
+from mainstem.query.statements import Statements
 from mainstem.query.tables import columns, current_snapshot
+from mainstem.tables.places import first_beyond
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -83,6 +86,8 @@ class ScanPlan(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     columns: tuple[str, ...]
     filters: tuple[str, ...]
     partitions: Pruned
+    # Those that are left to read, as `dt=2024-01-15`: at most NAMED_MAX of them.
+    partition_names: tuple[str, ...]
     files: Pruned
     row_groups: RowGroups
     rows: Pruned
@@ -106,23 +111,27 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 class Planner:
     """Plans statements over the lake. Manifests never change, so the newest ones read are kept."""
 
-    def __init__(self, binder: Binder, parser: Parser, *, io_properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, binder: Binder, statements: Statements, *, io_properties: Mapping[str, str] | None = None
+    ) -> None:
         self._binder = binder
-        self._parser = parser
+        self._statements = statements
         self._io_properties = dict(io_properties or {})
         self._manifests: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     async def plan(self, request: PlanRequest, readable: Readable = everything) -> Plan:
         """Plan what is asked. Raises as the query itself would."""
-        statement = self._parser.check(request.statement())
+        statement = await self._statements.check(request.statement())
         tables = await self._binder.bind(statement, Freshness.SNAPSHOT, readable)
         loaded = {table.name: table.loaded for table in tables if table.loaded is not None}
-        return await asyncio.to_thread(self._plan, statement, loaded)
-
-    def _plan(self, statement: Statement, loaded: Mapping[TableName, LoadedTable]) -> Plan:
         schemas = {name: columns(table.metadata) for name, table in loaded.items()}
-        found = scans(self._parser, statement.sql, schemas)
+        found = await self._statements.scans(statement.sql, schemas)
+        return await asyncio.to_thread(self._plan, statement, loaded, found)
+
+    def _plan(
+        self, statement: Statement, loaded: Mapping[TableName, LoadedTable], found: Sequence[Scan]
+    ) -> Plan:
         plans = []
         for scan in found:
             table = loaded.get(scan.table)
@@ -153,13 +162,15 @@ class Planner:
         # The footers of Delta's files have no ids to find columns by: there, files are all that is left out.
         groups = self._row_groups(left, pruning, footers_max=0 if table.delta is not None else FOOTERS_READ_MAX)
         snapshot = current_snapshot(table.metadata)
+        namer = Namer(table.metadata, table.delta)
         puffins = [file.file_path for file in deletes if file.file_format == "PUFFIN"]
         return ScanPlan(
             table=str(table.name),
             snapshot_id=str(snapshot["snapshot-id"]) if snapshot else None,
             columns=scan.columns,
             filters=scan.filters,
-            partitions=Pruned(_partitions(data), _partitions(left)),
+            partitions=Pruned(_partitions(data, namer), _partitions(left, namer)),
+            partition_names=namer.names(left)[:NAMED_MAX],
             files=Pruned(len(data), len(left)),
             row_groups=RowGroups(sum(map(_groups_of, data)), groups.selected, groups.exact),
             rows=Pruned(sum(file.record_count for file in data), groups.rows),
@@ -178,10 +189,27 @@ class Planner:
         io = self._io(table)
         data: list[DataFile] = []
         deletes: list[DataFile] = []
-        for manifest in read_manifest_list(io.new_input(snapshot["manifest-list"])):
-            for file in self._entries(io, manifest):
+        manifests = snapshot.get("manifest-list")
+        _check_own(table, [manifests])
+        for manifest in read_manifest_list(io.new_input(str(manifests))):
+            _check_own(table, [manifest.manifest_path])
+            files = self._entries(io, manifest)
+            _check_own(table, [file.file_path for file in files])
+            for file in files:
                 (data if file.content == DataFileContent.DATA else deletes).append(file)
         return data, deletes
+
+    def check_own(self, tables: Iterable[LoadedTable]) -> None:
+        """Refuse tables whose snapshots name files beyond their locations. Blocks.
+
+        DuckDB cannot open such files; an engine elsewhere has keys to all of the lake, and reads what it is told to.
+        """
+        for table in tables:
+            if table.delta is None:
+                try:
+                    self._files(table)
+                except FileNotFoundError as error:
+                    raise Conflict("a file of the table could not be read: the snapshot may have expired") from error
 
     def _entries(self, io: "FileIO", manifest: Any) -> "tuple[DataFile, ...]":
         path = str(manifest.manifest_path)
@@ -225,6 +253,12 @@ class Planner:
         with io.new_input(file.file_path).open() as source:
             footer = pq.read_metadata(source)
         return pruning.kept_groups(footer)
+
+
+def _check_own(table: LoadedTable, paths: Iterable[object]) -> None:
+    beyond = first_beyond(paths, str(table.metadata["location"]))
+    if beyond is not None:
+        raise Denied(f"the table names files beyond its location. table={table.name} got={beyond!r:.300}")
 
 
 class _Groups(msgspec.Struct, frozen=True):
@@ -397,8 +431,9 @@ def _groups_of(file: "DataFile") -> int:
     return max(1, len(file.split_offsets or ()))
 
 
-def _partitions(files: "Sequence[DataFile]") -> int:
-    return len({(file.spec_id, tuple(file.partition[i] for i in range(len(file.partition)))) for file in files})
+def _partitions(files: "Sequence[DataFile]", namer: Namer) -> int:
+    # By spec too: a partition of an earlier spec is another one, though it may be called the same.
+    return len({(file.spec_id, namer.name(file)) for file in files})
 
 
 def _bytes(files: "Sequence[DataFile]") -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from mainstem.model import LogPosition, Row, TableName
+from mainstem.model import Lineage, LogPosition, Row, TableName
 
 if TYPE_CHECKING:
     from mainstem.query.delta import DeltaVersion
@@ -50,6 +50,11 @@ class PendingRow(NamedTuple):
 
 class Pending(Protocol):
     """The tail of the log, merged by `mainstem.model.merge`."""
+
+    @property
+    def lineage(self) -> Lineage:
+        """Which log the positions are of: what a table covers is told by its marks of this one."""
+        ...
 
     def durable(self) -> LogPosition:
         """The last durable position. A query takes it once, so that all its tables are read at one position."""

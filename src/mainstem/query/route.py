@@ -4,7 +4,7 @@ DuckDB answers what it can read right and what fits its memory and time. The mea
 not the size of the table.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 import msgspec
@@ -38,6 +38,15 @@ class RouteSettings(msgspec.Struct, frozen=True, kw_only=True):
     rows_max: int = 50_000_000
 
 
+class RoutedTable(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """What a query reads of one table: the partitions by name, at most a thousand, and how many there are."""
+
+    table: str
+    partitions: tuple[str, ...]
+    partitions_selected: int
+    partitions_total: int
+
+
 class Route(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The decision, with the estimate it rests on."""
 
@@ -47,13 +56,24 @@ class Route(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     estimated_bytes: int
     estimated_rows: int
     files: int
+    # One for each scan of the statement.
+    tables: tuple[RoutedTable, ...] = ()
+
+
+# Raises `Invalid` for a statement that Spark cannot run.
+FitsSpark = Callable[[str], Awaitable[None]]
+
+
+async def always(sql: str) -> None:
+    """Where every statement may run on Spark."""
+    del sql
 
 
 class Router:
-    """Decides by the plan. `fits_spark` raises `Invalid` for a statement that Spark cannot run."""
+    """Decides by the plan."""
 
     def __init__(
-        self, planner: Planner, settings: RouteSettings, fits_spark: Callable[[str], None] = lambda _: None
+        self, planner: Planner, settings: RouteSettings, fits_spark: FitsSpark = always
     ) -> None:
         self._planner = planner
         self._settings = settings
@@ -64,7 +84,7 @@ class Router:
         route = decide(await self._planner.plan(request, readable), self._settings)
         if route.engine is EngineName.SPARK and route.reason is not Reason.DELETION_VECTORS:
             try:
-                self._fits_spark(request.statement())
+                await self._fits_spark(request.statement())
             except Invalid as error:
                 return msgspec.structs.replace(
                     route,
@@ -97,4 +117,13 @@ def decide(plan: Plan, settings: RouteSettings) -> Route:
         estimated_bytes=plan.bytes_to_read,
         estimated_rows=plan.rows_to_read,
         files=plan.files_to_read,
+        tables=tuple(
+            RoutedTable(
+                table=scan.table,
+                partitions=scan.partition_names,
+                partitions_selected=scan.partitions.selected,
+                partitions_total=scan.partitions.total,
+            )
+            for scan in plan.scans
+        ),
     )

@@ -3,7 +3,8 @@
 A session is a database in memory. What it may open is fixed and locked before any SQL from outside reaches it: no
 file system beyond its folders, no network, no settings, no extensions, no spilling to disk, bounded memory and
 threads. Loading the Iceberg extension takes longer than most queries, so sessions are kept and used again: a caller
-cannot leave anything behind, since `statement` lets only SELECT through and the views in it are ours.
+cannot leave anything behind, since `statement` lets only SELECT through and the views in it are ours. The third wall
+is the process that they live in (`worker`), which is not the gateway's.
 """
 
 import importlib
@@ -25,6 +26,9 @@ class SandboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of one session. `prepare` runs before the lock: the place for an object store's secret."""
 
     memory_bytes_max: int = 512 * 1024 * 1024
+    # Of the whole process, beyond what it has when it is ready. The system holds it to this: DuckDB's own bound, above,
+    # does not count what some functions take.
+    process_bytes_max: int = 1024 * 1024 * 1024
     threads: int = 2
     extensions: tuple[str, ...] = _EXTENSIONS
     prepare: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from mainstem.model import DEFAULT_NAMESPACE, Invalid, TableName
 from mainstem.query.statement import Kind, Parser, Statement, nodes_of
 
 VIEW_PREFIX = "mainstem_view_"
+NOT_PORTABLE = "not_portable"
 
 _SOURCES = frozenset({"BASE_TABLE", "SUBQUERY", "JOIN", "EMPTY"})
 _JOINS = frozenset({"INNER", "LEFT", "RIGHT", "OUTER"})
@@ -85,7 +86,7 @@ class Unportable(Invalid):
     """The statement does not mean the same on Spark."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"the statement cannot run on Spark as it is. got={what}", reason="not_portable")
+        super().__init__(f"the statement cannot run on Spark as it is. got={what}", reason=NOT_PORTABLE)
 
 
 def spark_statement(parser: Parser, statement: Statement, bound: Collection[TableName] = frozenset()) -> SparkStatement:

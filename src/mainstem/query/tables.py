@@ -3,16 +3,17 @@
 Works on the document itself: a type or field that we do not know must not keep a table from being read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from mainstem.model import NOWHERE, LogPosition, TableName
+from mainstem.model import LogId, LogPosition, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.query.sandbox import Session
 from mainstem.query.statement import literal, quote
-from mainstem.tables.layout import HLC_MARK, KINDS_PROPERTY, POSITION_MARK, SINCE_PROPERTY
+from mainstem.tables.layout import KINDS_PROPERTY, SINCE_PROPERTY
+from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
 from mainstem.tables.types import Kind
 
 _SQL_TYPES = {
@@ -35,6 +36,10 @@ _SQL_TYPES = {
 }
 
 
+# Of a metadata document: what is read of it below, and in `overlay`.
+_LEAN = ("format-version", "location", "current-schema-id", "properties", "current-snapshot-id")
+
+
 class SnapshotUse(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Which snapshot of a table a query read, and up to which log position its rows are."""
 
@@ -49,14 +54,16 @@ def current_snapshot(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return _snapshots(metadata).get(metadata.get("current-snapshot-id"))
 
 
-def covered(metadata: Mapping[str, Any]) -> LogPosition:
-    """The position in the newest snapshot of `main`'s ancestry that has one."""
-    return LogPosition(int(_newest(metadata, POSITION_MARK) or NOWHERE))
+def marks(metadata: Mapping[str, Any]) -> Mapping[LogId, LogPosition]:
+    """How much of each log the table covers, by the newest snapshot of `main`'s ancestry that says so."""
+    found = (positions_of(summary) for summary in _summaries(metadata))
+    return next(filter(None, found), {})
 
 
 def hlc_max(metadata: Mapping[str, Any]) -> int:
     """The highest clock in the table, by its newest snapshot that says so; 0 where none does."""
-    return int(_newest(metadata, HLC_MARK) or 0)
+    found = (summary[HLC_MARK] for summary in _summaries(metadata) if summary.get(HLC_MARK) is not None)
+    return int(next(found, 0))
 
 
 def columns_since(metadata: Mapping[str, Any]) -> Mapping[str, int]:
@@ -91,6 +98,19 @@ def sql_type(kind: Any) -> str:
         case _:
             fields = ", ".join(f"{quote(each['name'])} {sql_type(each['type'])}" for each in kind["fields"])
             return f"STRUCT({fields})"
+
+
+def lean(table: LoadedTable) -> LoadedTable:
+    """The table with no more of its metadata than its current snapshot: old ones may be thousands."""
+    metadata = table.metadata
+    kept = {name: metadata[name] for name in _LEAN if name in metadata}
+    kept["schemas"] = [each for each in metadata["schemas"] if each["schema-id"] == metadata["current-schema-id"]]
+    if (snapshot := current_snapshot(metadata)) is not None:
+        newest = {position_mark(log): str(position) for log, position in marks(metadata).items()}
+        if newest:
+            newest[HLC_MARK] = str(hlc_max(metadata))
+        kept["snapshots"] = [{**snapshot, "summary": {**(snapshot.get("summary") or {}), **newest}}]
+    return msgspec.structs.replace(table, metadata=kept)
 
 
 def scan_sql(session: Session, table: LoadedTable) -> str:
@@ -134,15 +154,13 @@ def _snapshots(metadata: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
     return {each["snapshot-id"]: each for each in metadata.get("snapshots") or ()}
 
 
-def _newest(metadata: Mapping[str, Any], key: str) -> str | None:
+def _summaries(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The summaries in `main`'s ancestry, the newest first."""
     by_id = _snapshots(metadata)
     snapshot = current_snapshot(metadata)
     while snapshot is not None:
-        value = (snapshot.get("summary") or {}).get(key)
-        if value is not None:
-            return str(value)
+        yield snapshot.get("summary") or {}
         snapshot = by_id.get(snapshot.get("parent-snapshot-id"))
-    return None
 
 
 def _local(location: str) -> str:

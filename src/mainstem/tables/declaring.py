@@ -13,6 +13,7 @@ from typing import Any
 from mainstem.model.errors import Conflict, Invalid
 from mainstem.tables.evolution import TABLE_COLUMNS_MAX
 from mainstem.tables.layout import KEY, KINDS_PROPERTY, STATE_COLUMNS, column_name, state_properties, stored_name
+from mainstem.tables.marks import positions_of
 from mainstem.tables.partitions import (
     PARTITION_PROPERTY,
     Waiting,
@@ -176,11 +177,30 @@ def schema_history(document: Document) -> list[Document]:
             entry |= {
                 "first-snapshot-id": str(snapshot["snapshot-id"]),
                 "first-used-ms": snapshot["timestamp-ms"],
-                "position": (snapshot.get("summary") or {}).get("mainstem.position"),
+                "positions": dict(positions_of(snapshot.get("summary") or {})),
             }
         found.append(entry)
         before = fields
     return list(reversed(found))
+
+
+def column_types(document: Document) -> dict[str, ColumnType | None] | None:
+    """The types of a state table's columns, by the rows' own names; None for one that held only nulls so far, and for
+    a table that is none of ours."""
+    fields = {field["name"]: field["type"] for field in _current_schema(document)["fields"]}
+    if KEY not in fields:
+        return None
+    own, kinds = {name for name, _ in STATE_COLUMNS}, _kinds(document)
+    types = {column_name(name): str(kind).replace(" ", "") for name, kind in fields.items() if name not in own}
+    return {name: None if kinds.get(name) == Kind.NULL else ColumnType(kind) for name, kind in types.items()}
+
+
+def declared_types(document: Document) -> dict[str, ColumnType]:
+    """The declared types of a state table's columns, by the rows' own names; nothing for a table that is none."""
+    fields = {field["name"]: field["type"] for field in _current_schema(document)["fields"]}
+    if KEY not in fields:
+        return {}
+    return {column_name(name): ColumnType(str(fields[name]).replace(" ", "")) for name in _declared(document)}
 
 
 def _changes(before: Mapping[int, Document], after: Mapping[int, Document]) -> list[Document]:

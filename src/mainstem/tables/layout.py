@@ -44,9 +44,6 @@ HISTORY_COLUMNS: tuple[tuple[str, ColumnType], ...] = (
 
 DEAD_LETTER_COLUMNS: tuple[tuple[str, ColumnType], ...] = (*HISTORY_COLUMNS, ("_reason", STRING))
 
-# In the summary of every snapshot: the log position that the table covers with it, and the highest clock it has seen.
-POSITION_MARK = "mainstem.position"
-HLC_MARK = "mainstem.hlc-max"
 
 # Table properties: what the values of each inferred column have been, and since which position a column is there.
 KINDS_PROPERTY = "mainstem.column-kinds"

@@ -6,7 +6,7 @@ The gateway uses it to say what would be done, the pipeline to do it: one rule, 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,6 +17,8 @@ MIB = 1 << 20
 _SMALL_SHARE = 0.75
 # One group is rewritten at a time, and held in no memory; the bound is on how long a lost race costs.
 _GROUP_TARGETS_MAX = 4
+# More does not fit 64 bits.
+_DIGITS_MAX = 18
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -49,10 +51,14 @@ class MaintenanceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 def for_table(settings: MaintenanceSettings, properties: Mapping[str, str]) -> MaintenanceSettings:
     """The settings for one table: the size that its writers aim at is the size that compaction aims at."""
-    own = properties.get(TARGET_PROPERTY, "")
-    if not own.isdecimal() or int(own) < 1:
-        return settings
-    return msgspec.structs.replace(settings, target_file_bytes=int(own))
+    own = count_of(properties, TARGET_PROPERTY)
+    return msgspec.structs.replace(settings, target_file_bytes=own) if own else settings
+
+
+def count_of(values: Mapping[str, Any], name: str) -> int:
+    """A count out of a summary or a table's properties, which anybody may have written; 0 for what is none."""
+    text = str(values.get(name, ""))
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX else 0
 
 
 class Step(StrEnum):
@@ -63,6 +69,8 @@ class Step(StrEnum):
     MANIFESTS = "manifests"
     EXPIRE = "expire"
     ORPHANS = "orphans"
+    # Only where somebody asks for it: the state is made anew from its history.
+    REBUILD = "rebuild"
 
 
 @dataclass(frozen=True, slots=True)

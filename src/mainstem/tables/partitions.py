@@ -3,8 +3,8 @@
 import datetime as dt
 from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 from urllib.parse import quote_plus
 
 from mainstem.tables.layout import STATE_COLUMNS, stored_name
@@ -13,6 +13,8 @@ from mainstem.tables.types import ColumnType, decimal_of
 
 # A table property: the fields that were asked for over HTTP, as JSON texts. Some may wait for their columns.
 PARTITION_PROPERTY = "mainstem.partition"
+# Not a transform of Iceberg's: how an hour is shown where the field before it is its day.
+HOUR_OF_DAY = "hour of day"
 
 _TIMES = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _WHOLE = frozenset({"int", "long", "string", "binary"})
@@ -33,8 +35,34 @@ class PartitionField:
 
 def partition_path(fields: Sequence[PartitionField], values: Sequence[Any]) -> str:
     """The name of one partition; empty for a table without partitions."""
-    pairs = zip(fields, values, strict=True)
-    return "/".join(f"{quote_plus(field.name)}={quote_plus(shown(field, value))}" for field, value in pairs)
+    pairs = zip(fields, shown_transforms(fields), values, strict=True)
+    return "/".join(
+        f"{quote_plus(field.name)}={quote_plus(shown(replace(field, transform=transform), value))}"
+        for field, transform, value in pairs
+    )
+
+
+class SourcedField(Protocol):
+    """A partition field, as the catalog, the query planner and the executors each keep it."""
+
+    @property
+    def source(self) -> str:
+        """The column it is made from."""
+
+    @property
+    def transform(self) -> str:
+        """How."""
+
+
+def shown_transforms(fields: Sequence[SourcedField]) -> list[str]:
+    """The transforms by which values are shown: an hour below its own day is shown without that day."""
+    days: set[str] = set()
+    found = []
+    for field in fields:
+        found.append(HOUR_OF_DAY if field.transform == "hour" and field.source in days else field.transform)
+        if field.transform == "day":
+            days.add(field.source)
+    return found
 
 
 def shown(field: PartitionField, value: Any) -> str:
@@ -50,6 +78,8 @@ def shown(field: PartitionField, value: Any) -> str:
             text = _date(value)
         case "hour":
             text = f"{_date(int(value) // 24)}-{int(value) % 24:02d}"
+        case _ if field.transform == HOUR_OF_DAY:
+            text = f"{int(value) % 24:02d}"
         case _:
             text = _plain(field.source_type, value)
     return text

@@ -19,7 +19,8 @@ _TRANSFORM = re.compile(
     r"|(?P<sized>bucket|truncate)\(\s*(?P<size>\d{1,9})\s*,\s*(?P<of>[^,()]+)\)"
     r"|(?P<plain>[^,()]+?))"
     r"(?:\s+as\s+(?P<alias>[A-Za-z_][A-Za-z0-9_]*))?",
-    re.IGNORECASE,
+    # ASCII: a dotless i would match the i of identity, and is none.
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -66,9 +67,16 @@ def parse_partition(texts: Sequence[str]) -> tuple[Transform, ...]:
     transforms = tuple(parse_transform(text) for text in texts)
     if len({(each.name, each.column, each.size) for each in transforms}) < len(transforms):
         raise Invalid(f"a partition field stands twice. got={[str(each) for each in transforms]}")
-    times = [each.column for each in transforms if each.name in _TIMES]
-    if len(set(times)) < len(times):
-        raise Invalid(f"one of year, month, day, hour is enough per column. got={[str(each) for each in transforms]}")
+    times: dict[str, list[str]] = {}
+    for each in transforms:
+        if each.name in _TIMES:
+            times.setdefault(each.column, []).append(each.name)
+    # A day's folder with a folder for each of its hours is how many people lay out events: dt=2024-01-15/hr=14.
+    if any(len(names) > 1 and names != ["day", "hour"] for names in times.values()):
+        raise Invalid(
+            "one of year, month, day, hour is enough per column, or day and then hour. "
+            f"got={[str(each) for each in transforms]}"
+        )
     return transforms
 
 
@@ -82,6 +90,8 @@ class TableSettings:
 
     state: bool = True
     history: bool = True
+    # Every change is a row of its own, in the order of the log: no key is looked up, and nothing is replaced.
+    append: bool = False
     nested: Nested = Nested.JSON
     format: Format = Format.ICEBERG
     # Iceberg's.
@@ -96,6 +106,8 @@ class TableSettings:
     def __post_init__(self) -> None:
         if not (self.state or self.history):
             raise Invalid("a table needs a state or a history. expected=at least one got=none")
+        if self.append and (not self.state or self.format is not Format.DELTA):
+            raise Invalid("an append-only table is a state in Delta. expected=state = true, format = \"delta\"")
         if self.format_version not in FORMAT_VERSIONS:
             raise Invalid(f"format version. expected=one of {FORMAT_VERSIONS} got={self.format_version}")
         uses_variant = self.nested is Nested.VARIANT or VARIANT in self.columns.values()

@@ -8,6 +8,7 @@ A batch is decoded in two steps. The outer message keeps the text of `events` as
 the log stores; then the events are decoded with their types, so that nothing malformed gets past the door.
 """
 
+from collections import abc
 from enum import Enum, StrEnum
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ SEQUENCE_MAX = (1 << 63) - 1
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=SEQUENCE_MAX)]
 Milliseconds = Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)]
 Source = Annotated[str, msgspec.Meta(min_length=1, max_length=SOURCE_LENGTH_MAX)]
+ShardName = Annotated[str, msgspec.Meta(max_length=SOURCE_LENGTH_MAX)]
 CorrelationId = Annotated[str, msgspec.Meta(max_length=256)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_LENGTH_MAX)] | int
 
@@ -45,8 +47,9 @@ class CdcOperation(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> "CdcOperation | None":
-        upper = str(value).upper()
-        return cls.__members__.get(upper) if upper.isalpha() else None
+        text = str(value)
+        # Other letters may become these in upper case and not in lower case, or the other way round.
+        return cls.__members__.get(text.upper()) if text.isascii() and text.isalpha() else None
 
 
 class CdcEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
@@ -79,6 +82,10 @@ class EventHead(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=Fa
     metadata: _Row | None = None
 
 
+# As far as they were read.
+Events = abc.Sequence[EventHead | CdcEvent]
+
+
 class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type"):
     timestamp: float | int | None = None
     correlation_id: CorrelationId | None = None
@@ -108,7 +115,7 @@ class Connect(_Message, tag="connect", frozen=True, kw_only=True):
     """A producer says who it is and asks where it stands."""
 
     source_do_id: Source | None = None
-    source_shard_name: str | None = None
+    source_shard_name: ShardName | None = None
     last_ack_sequence: Sequence = 0
     # The highest version that the producer speaks; the answer says which one is spoken.
     protocol_version: int = PROTOCOL_VERSION
@@ -122,7 +129,7 @@ class CdcBatch(_Message, tag="cdc_batch", frozen=True, kw_only=True):
     sequence_number: Sequence
     events: msgspec.Raw
     source_do_id: Source | None = None
-    source_shard_name: str | None = None
+    source_shard_name: ShardName | None = None
     first_event_sequence: Sequence | None = None
     last_event_sequence: Sequence | None = None
     size_bytes: Sequence | None = None
@@ -350,6 +357,16 @@ def decode_whole_batch(data: bytes) -> tuple[CdcBatch, bytes, list[EventHead]] |
         return message, payload, _heads(payload)
     except _UNREADABLE:
         return None
+
+
+def check_event_sequences(message: CdcBatch, events: Events) -> None:
+    """Refuse a batch that says of its first or last event what is not so. Events need not have a sequence."""
+    first, last = message.first_event_sequence, message.last_event_sequence
+    if first is not None and last is not None and first > last:
+        raise Invalid(f"firstEventSequence. expected=at most lastEventSequence {last} got={first}")
+    for name, told, event in (("firstEventSequence", first, events[:1]), ("lastEventSequence", last, events[-1:])):
+        if told is not None and event and event[0].sequence not in (None, told):
+            raise Invalid(f"{name}. expected={event[0].sequence}, as the event has it got={told}")
 
 
 def peek(data: bytes) -> Peek:

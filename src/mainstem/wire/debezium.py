@@ -204,8 +204,11 @@ def _row_values(value: Any) -> Any:
 
 def _expanded(row: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     row = dict(row)
-    for field in schema.get("fields") or ():
-        name = field.get("field")
+    fields = schema.get("fields")
+    for field in fields if isinstance(fields, list) else ():
+        name = field.get("field") if isinstance(field, dict) else None
+        if not isinstance(name, str):
+            raise Invalid(f"a schema's field is an object with a name. got={field!r:.100}")
         value = row.get(name)
         if field.get("name") == JSON_TEXT and isinstance(value, str):
             row[name] = _json(value.encode())

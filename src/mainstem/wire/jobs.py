@@ -30,6 +30,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Settings of maintenance that this job changes for itself.
     settings: dict[str, Any] = {}
     dry_run: bool = False
+    # Rebuild a state although its history does not know all of its keys.
+    force: bool = False
     # "auto" or "request".
     cause: str = "request"
     state: JobState = JobState.QUEUED

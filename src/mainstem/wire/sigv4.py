@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 for S3. Pure: a request in, the headers of the signed one out."""
+"""AWS Signature Version 4 for S3 and its token service. Pure: a request in, the headers of the signed one out."""
 
 import hashlib
 import hmac
@@ -21,7 +21,14 @@ class Keys:
 
 
 def sign(
-    keys: Keys, *, method: str, uri: str, region: str, headers: Mapping[str, list[str]], now_ms: int
+    keys: Keys,
+    *,
+    method: str,
+    uri: str,
+    region: str,
+    headers: Mapping[str, list[str]],
+    now_ms: int,
+    service: str = "s3",
 ) -> dict[str, list[str]]:
     """The headers to send with the request: those that came, and the ones that sign it."""
     parts = urlsplit(uri)
@@ -47,10 +54,10 @@ def sign(
             payload,
         ]
     )
-    scope = f"{time[:8]}/{region}/s3/aws4_request"
+    scope = f"{time[:8]}/{region}/{service}/aws4_request"
     text = "\n".join([_ALGORITHM, time, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = f"AWS4{keys.secret_access_key}".encode()
-    for part in (time[:8], region, "s3", "aws4_request"):
+    for part in (time[:8], region, service, "aws4_request"):
         key = _hmac(key, part)
     kept["authorization"] = [
         f"{_ALGORITHM} Credential={keys.access_key_id}/{scope}, "

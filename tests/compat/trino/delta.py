@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.client.delta import DeltaTable, LocalStorage, Storage
-from mainstem.client.delta.engine import FILE, ROW
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
-from mainstem.pipeline.deltapartitions import partition_columns
-from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable
-from mainstem.pipeline.lake import Marks
+from mainstem.model.position import UNNAMED, LogPosition
+from mainstem.pipeline.commit.lake import Marks
+from mainstem.pipeline.delta.partitions import partition_columns
+from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.evolution import plan_evolution
 from mainstem.tables.layout import HISTORY_COLUMNS, STATE_COLUMNS
@@ -111,13 +110,14 @@ def _of_the_pipeline(storage: Storage) -> list[DeltaTable]:
     table = lake.create(
         state, [*declared, *STATE_COLUMNS], of_rows=plan.columns, partition=partition, vectors=True
     )
-    table.append(_state_rows(range(KEYS), 1), Marks(LogPosition(KEYS), 1))
+    table.append(_state_rows(range(KEYS), 1), _marks(KEYS, 1))
     for turn in (2, 3):
         keys = range(0, KEYS, turn + 1)
-        table.replace(_places(table, keys), _state_rows(keys, turn), Marks(LogPosition(KEYS * turn), turn))
-    table.replace(_places(table, range(5, KEYS, 7)), _state_rows(range(0), 4), Marks(LogPosition(KEYS * 4), 4))
+        _take_out(table, keys)
+        table.append(_state_rows(keys, turn), _marks(KEYS * turn, turn))
+    _take_out(table, range(5, KEYS, 7))
     log = lake.create(history, HISTORY_COLUMNS)
-    log.append(_history_rows(), Marks(LogPosition(KEYS), 1))
+    log.append(_history_rows(), _marks(KEYS, 1))
     return [lake.table(state), lake.table(history)]
 
 
@@ -138,9 +138,14 @@ def _state_rows(keys: range, turn: int) -> pa.Table:
     )
 
 
-def _places(table: DeltaLakeTable, keys: range) -> pa.Table:
-    wanted = pa.table({"_key": pa.array([str(key) for key in keys], pa.string())})
-    return table.old_rows(wanted, ["_key"]).select([FILE, ROW])
+def _marks(position: int, hlc_max: int) -> Marks:
+    return Marks({UNNAMED: LogPosition(position)}, hlc_max)
+
+
+def _take_out(table: DeltaLakeTable, keys: range) -> None:
+    """By deletion vectors, as the pipeline does."""
+    table.lake.table(table.name).delete({"_key": {"$in": [str(key) for key in keys]}})
+    table.refresh()
 
 
 def _history_rows() -> pa.Table:

@@ -41,14 +41,17 @@ def event(**changed: Any) -> dict[str, Any]:
 
 def batch(source: str, number: int = 1, events: list[Any] | None = None, **changed: Any) -> dict[str, Any]:
     """As the reference has it, with every field that it requires."""
+    events = [event()] if events is None else events
+    sequences = [each.get("sequence") if isinstance(each, dict) else None for each in events] or [None]
+    first, last = (each if type(each) is int and 0 <= each < 2**63 else 1 for each in (sequences[0], sequences[-1]))
     return {
         "type": "cdc_batch",
         "timestamp": 1704067200000,
         "sourceDoId": source,
-        "events": [event()] if events is None else events,
+        "events": events,
         "sequenceNumber": number,
-        "firstEventSequence": 1,
-        "lastEventSequence": 1,
+        "firstEventSequence": first,
+        "lastEventSequence": last,
         "sizeBytes": 256,
         "isRetry": False,
         "retryCount": 0,

@@ -87,8 +87,9 @@ FIELDS: dict[str, dict[str, tuple[list[Any], list[Any]]]] = {
         "sourceShardName": TEXTS,
         "events": ([[event()], [event(), event(rowId="2")]], [[], None, "all", {}, [5]]),
         "sequenceNumber": ([1, 2**63 - 1], [-1, "1", 2**63, None]),
-        "firstEventSequence": COUNTS,
-        "lastEventSequence": COUNTS,
+        # The event's own is 1.
+        "firstEventSequence": ([1], [-1, "x", 0, 7]),
+        "lastEventSequence": ([1], [-1, "x", 0, 2**53]),
         "sizeBytes": COUNTS,
         "isRetry": ([True, False], ["no", 1]),
         "retryCount": COUNTS,

@@ -49,6 +49,11 @@ def test_a_batch_within_the_limits_is_admitted() -> None:
         ({"source": SourceId("")}, "invalid_format", None),
         ({"source": SourceId("s" * 257)}, "invalid_format", None),
         ({"source": SourceId("a\nb")}, "invalid_format", None),
+        # Other doors make up sources of their own.
+        ({"source": SourceId("kafka/journal")}, "invalid_format", None),
+        ({"source": SourceId("mongo/1"), "encoding": Encoding.DELTAS}, "invalid_format", None),
+        ({"fingerprint": 1 << 32}, "invalid_format", None),
+        ({"fingerprint": -1}, "invalid_format", None),
     ],
 )
 def test_what_is_too_much_or_malformed_is_refused(changed: dict[str, Any], reason: str, size_max: int | None) -> None:

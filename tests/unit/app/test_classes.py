@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mainstem.app.classes import find_archive
 from mainstem.app.java import check_java
-from mainstem.pipeline.session import SessionSettings, java_options
+from mainstem.pipeline.session.spark import SessionSettings, java_options
 
 
 def _settings(archive: Path) -> SessionSettings:

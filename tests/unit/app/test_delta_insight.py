@@ -10,7 +10,8 @@ from mainstem.client.delta import DeltaTable, LocalStorage
 from mainstem.client.delta.log import DeltaLog
 from mainstem.model import TableName
 from mainstem.query.delta import DeltaTables
-from mainstem.tables.layout import POSITION_MARK, delta_path
+from mainstem.tables.layout import delta_path
+from mainstem.tables.marks import POSITION_MARK
 
 NAME = TableName("shop", "orders")
 

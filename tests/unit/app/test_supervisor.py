@@ -43,6 +43,19 @@ async def test_a_killed_child_is_started_again_and_its_end_is_told(tmp_path: Pat
     assert not supervisor.status().running
 
 
+async def test_a_child_that_is_started_anew_did_not_die(tmp_path: Path) -> None:
+    supervisor = _supervisor(SLEEPER, tmp_path)
+    supervisor.restart()  # Nothing runs yet: there is nothing to do.
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        await _until(lambda: supervisor.status().running)
+        first = supervisor.status().pid
+        supervisor.restart()
+        await _until(lambda: supervisor.status().running and supervisor.status().pid != first)
+        assert (supervisor.status().restarts, supervisor.status().last_exit) == (0, None)
+        await supervisor.stop()
+
+
 async def test_what_a_child_printed_before_it_died_is_kept(tmp_path: Path) -> None:
     supervisor = _supervisor([sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path)
     async with asyncio.TaskGroup() as tasks:

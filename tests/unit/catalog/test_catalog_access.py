@@ -1,5 +1,6 @@
 """Who may do what: tokens, credentials that are handed out, and requests that are signed, or not."""
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -61,7 +62,6 @@ DELETE_TWO = '<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><K
         ("HEAD", "http://lake.store:9000/db/t/data/a%20b.parquet", None),
         ("POST", "http://store:9000/lake/db/t/data/a.parquet?uploads=", None),
         ("GET", "http://store:9000/lake?list-type=2&prefix=db%2Ft%2Fdata", None),
-        ("POST", "http://store:9000/lake?delete=", DELETE_TWO.format("db/t/data/a.parquet")),
     ],
 )
 def test_requests_below_the_table_are_signed(method: str, uri: str, body: str | None) -> None:
@@ -90,6 +90,27 @@ def test_requests_beyond_the_table_are_not(method: str, uri: str, body: str | No
         attempt(method, uri, body)
 
 
+def test_the_body_of_a_delete_is_bound_to_the_signature() -> None:
+    """On Amazon's store, which looks at it. Another store is tried first, and this one cannot be."""
+    access = Access({name: value for name, value in IO.items() if name != "s3.endpoint"})
+    body = DELETE_TWO.format("db/t/data/a.parquet")
+    own = hashlib.sha256(body.encode()).hexdigest()
+    uri = "https://lake.s3.us-east-1.amazonaws.com/?delete="
+
+    def signed(on: Access, uri: str, said: dict[str, list[str]]) -> dict[str, list[str]]:
+        return on.sign(TABLE, method="POST", uri=uri, region="", headers=said, body=body, now_ms=MAY_24_2013_MS)
+
+    for said in ({}, {"x-amz-content-sha256": ["UNSIGNED-PAYLOAD"]}, {"X-Amz-Content-SHA256": [own]}):
+        assert signed(access, uri, said)["x-amz-content-sha256"] == [own]
+    with pytest.raises(Denied):
+        signed(access, uri, {"x-amz-content-sha256": ["0" * 64]})
+    with pytest.raises(Denied):
+        signed(access, "https://lake.other.s3.us-east-1.amazonaws.com/?delete=", {})
+    nowhere = "http://127.0.0.1:9"
+    with pytest.raises(Denied, match="another body"):
+        signed(Access({**IO, "s3.endpoint": nowhere}), f"{nowhere}/lake?delete=", {})
+
+
 def test_signing_needs_keys_leave_and_a_body_that_can_be_read() -> None:
     with pytest.raises(Denied):
         attempt("GET", "http://store:9000/lake/db/t/a", sign_requests=False)
@@ -102,13 +123,14 @@ def test_signing_needs_keys_leave_and_a_body_that_can_be_read() -> None:
 
 def test_what_clients_are_given() -> None:
     both = "vended-credentials,remote-signing"
-    keys = {"s3.access-key-id": "id", "s3.secret-access-key": "secret"}
     plain = {"s3.endpoint": "http://store:9000", "s3.region": "here", "client.region": "here"}
-    vending = Access(IO, vend_credentials=True).grant(TABLE, both)
-    assert vending.credentials == {TABLE: plain | keys}
-    signing = Access(IO).grant(TABLE, both)
-    assert (signing.is_signed, signing.credentials) == (True, {})
-    assert signing.config == plain | {"s3.remote-signing-enabled": "true"}
+    # A store without a token service: nobody listens at that port.
+    nowhere = {**IO, "s3.endpoint": "http://127.0.0.1:9"}
+    for access in (Access(IO), Access(nowhere, vend_credentials=True)):
+        signing = access.grant(TABLE, both)
+        assert (signing.is_signed, signing.credentials) == (True, {})
+        assert signing.config.items() >= {"s3.remote-signing-enabled": "true"}.items()
+        assert not {"s3.access-key-id", "s3.secret-access-key"} & signing.config.keys(), "the catalog's own stay here"
     assert Access(IO, vend_credentials=True).grant(TABLE, None).config == plain, "who does not ask gets no keys"
     assert Access(IO, vend_credentials=True).grant("/data/t", both).config == {}
     assert Access(IO).credentials(TABLE) == {}

@@ -7,13 +7,12 @@ import pytest
 from mainstem.catalog import TableIdent
 from mainstem.catalog.pointer_cache import PointerCache
 from mainstem.catalog.store import Pointer, Swap
-from mainstem.model import NOWHERE
 
 T = TableIdent(("ns",), "t")
 
 
 def pointer(name: str) -> Pointer:
-    return Pointer(name, "/w", None, NOWHERE)
+    return Pointer(name, "/w", None, {})
 
 
 class Database:

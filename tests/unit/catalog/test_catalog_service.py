@@ -25,8 +25,19 @@ from mainstem.catalog.files import LocalFiles, RoutedFiles, local_path
 from mainstem.catalog.names import folder_of
 from mainstem.catalog.sqlite_store import MIGRATIONS
 from mainstem.catalog.store import Pointer, Swap
-from mainstem.model import NOWHERE, Corrupt, Invalid, LogPosition, NotFound, OutcomeUnknown, Overloaded, TableName
+from mainstem.model import (
+    UNNAMED,
+    Corrupt,
+    Invalid,
+    LogId,
+    LogPosition,
+    NotFound,
+    OutcomeUnknown,
+    Overloaded,
+    TableName,
+)
 from mainstem.runtime.clock import ManualClock
+from mainstem.tables.marks import position_mark
 
 Document = dict[str, Any]
 
@@ -54,6 +65,17 @@ class Room:
             on_commit=self.heard.append,
         )
 
+    def append(self, number: int, parent: int | None = None, position: int | None = None) -> list[Document]:
+        summary = {"operation": "append"} | ({} if position is None else {"mainstem.position": str(position)})
+        snapshot = {
+            "snapshot-id": number,
+            "sequence-number": number,
+            "timestamp-ms": 1_700_000_000_000 + number,
+            "manifest-list": str(self.folder / "warehouse/ns/t/metadata/none.avro"),
+            "summary": summary,
+        } | ({} if parent is None else {"parent-snapshot-id": parent})
+        return [{"action": "add-snapshot", "snapshot": snapshot}, main_to(number)]
+
     def metadata_files(self) -> set[str]:
         return {path.name for path in self.folder.rglob("*.metadata.json")}
 
@@ -69,33 +91,21 @@ def properties(**values: str) -> list[Document]:
     return [{"action": "set-properties", "updates": values}]
 
 
-def append(number: int, parent: int | None = None, position: int | None = None) -> list[Document]:
-    summary = {"operation": "append"} | ({} if position is None else {"mainstem.position": str(position)})
-    snapshot = {
-        "snapshot-id": number,
-        "sequence-number": number,
-        "timestamp-ms": 1_700_000_000_000 + number,
-        "manifest-list": "/none.avro",
-        "summary": summary,
-    } | ({} if parent is None else {"parent-snapshot-id": parent})
-    return [{"action": "add-snapshot", "snapshot": snapshot}, main_to(number)]
-
-
 def main_to(number: int) -> Document:
     return {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": number}
 
 
 def test_a_commit_is_on_disk_before_it_is_told(room: Room) -> None:
     room.catalog.create_table(T.namespace, T.name, NEW)
-    done = room.catalog.commit_table(Commit(T, [], append(1, position=41)))
+    done = room.catalog.commit_table(Commit(T, [], room.append(1, position=41)))
     assert done.metadata_location is not None
     on_disk = msgspec.json.decode(Path(done.metadata_location).read_bytes())
     assert on_disk["current-snapshot-id"] == 1
-    assert room.heard[-1] == Committed(TableName("ns", "t"), 1, LogPosition(41), done.metadata_location)
+    assert room.heard[-1] == Committed(TableName("ns", "t"), 1, {UNNAMED: LogPosition(41)}, done.metadata_location)
     again = Room.open(room, SqliteStore(room.folder / "catalog.db"), RoutedFiles())
     assert again.load_table(T).stored.raw == done.stored.raw
-    assert again.covered(TableName("ns", "t")) == 41
-    assert [(s.table, s.snapshot_id, s.covered) for s in again.tables()] == [(TableName("ns", "t"), 1, 41)]
+    assert again.marks(TableName("ns", "t")) == {UNNAMED: 41}
+    assert [(s.table, s.snapshot_id, s.marks) for s in again.tables()] == [(TableName("ns", "t"), 1, {UNNAMED: 41})]
     again.close()
 
 
@@ -117,29 +127,67 @@ def test_a_commit_without_effect_writes_nothing(room: Room) -> None:
 
 def test_the_fence(room: Room) -> None:
     room.catalog.create_table(T.namespace, T.name, NEW)
-    room.catalog.commit_table(Commit(T, [], append(1, position=10)))
-    room.catalog.commit_table(Commit(T, [], append(2, 1, position=20)))
+    room.catalog.commit_table(Commit(T, [], room.append(1, position=10)))
+    room.catalog.commit_table(Commit(T, [], room.append(2, 1, position=20)))
     # A commit that knows nothing of positions (a compaction) keeps what its parents cover.
-    room.catalog.commit_table(Commit(T, [], append(3, 2)))
-    assert room.catalog.covered(TableName("ns", "t")) == 20
-    for backwards in (append(4, 3, position=19), [main_to(1)], [{"action": "remove-snapshot-ref", "ref-name": "main"}]):
+    room.catalog.commit_table(Commit(T, [], room.append(3, 2)))
+    assert room.catalog.marks(TableName("ns", "t")) == {UNNAMED: 20}
+    removal = {"action": "remove-snapshot-ref", "ref-name": "main"}
+    for backwards in (room.append(4, 3, position=19), [main_to(1)], [removal]):
         with pytest.raises(CommitFailed, match="covered position would go backwards"):
             room.catalog.commit_table(Commit(T, [], backwards))
     # Expiring the snapshot that carries the marker would make the pipeline apply its changes again.
     with pytest.raises(CommitFailed, match="covered position would go backwards"):
         room.catalog.commit_table(Commit(T, [], [{"action": "remove-snapshots", "snapshot-ids": [1, 2]}]))
     room.catalog.commit_table(Commit(T, [], [{"action": "remove-snapshots", "snapshot-ids": [1]}]))
-    room.catalog.commit_table(Commit(T, [], append(4, 3, position=20)))
-    assert room.catalog.covered(TableName("ns", "t")) == 20
+    room.catalog.commit_table(Commit(T, [], room.append(4, 3, position=20)))
+    assert room.catalog.marks(TableName("ns", "t")) == {UNNAMED: 20}
 
 
 def test_a_rollback_that_says_so_is_allowed(room: Room) -> None:
     room.catalog.create_table(T.namespace, T.name, NEW)
-    room.catalog.commit_table(Commit(T, [], append(1, position=10)))
-    room.catalog.commit_table(Commit(T, [], append(2, 1, position=20)))
+    room.catalog.commit_table(Commit(T, [], room.append(1, position=10)))
+    room.catalog.commit_table(Commit(T, [], room.append(2, 1, position=20)))
     deliberate = properties(**{"mainstem.rollback-to-position": "10"})
     room.catalog.commit_table(Commit(T, [], [main_to(1), *deliberate]))
-    assert room.catalog.covered(TableName("ns", "t")) == 10
+    assert room.catalog.marks(TableName("ns", "t")) == {UNNAMED: 10}
+
+
+def two_logs(room: Room, number: int, parent: int | None, **positions: int) -> list[Document]:
+    marks = {position_mark(LogId(log)): str(position) for log, position in positions.items()}
+    updates = room.append(number, parent)
+    updates[0]["snapshot"]["summary"] |= marks
+    return updates
+
+
+def test_the_fence_holds_for_each_log_by_itself(room: Room) -> None:
+    room.catalog.create_table(T.namespace, T.name, NEW)
+    room.catalog.commit_table(Commit(T, [], two_logs(room, 1, None, aaaa=900)))
+    # A second log begins far below the first, and neither stands in the other's way.
+    room.catalog.commit_table(Commit(T, [], two_logs(room, 2, 1, aaaa=900, bbbb=5)))
+    assert room.catalog.marks(TableName("ns", "t")) == {"aaaa": 900, "bbbb": 5}
+    refused = {
+        "it forgets the other log": two_logs(room, 3, 2, bbbb=6),
+        "it knows too little of the other log": two_logs(room, 3, 2, aaaa=899, bbbb=6),
+        "its own log goes back": two_logs(room, 3, 2, aaaa=900, bbbb=4),
+        "a log without a name is another log": room.append(3, 2, position=1000),
+    }
+    for why, backwards in refused.items():
+        with pytest.raises(CommitFailed, match="covered position would go backwards"):
+            room.catalog.commit_table(Commit(T, [], backwards))
+            pytest.fail(why)
+    deliberate = properties(**{"mainstem.rollback-to-position": "aaaa=900"})
+    room.catalog.commit_table(Commit(T, [], [main_to(1), *deliberate]))
+    assert room.catalog.marks(TableName("ns", "t")) == {"aaaa": 900}
+
+
+def test_what_is_no_position_is_no_mark(room: Room) -> None:
+    room.catalog.create_table(T.namespace, T.name, NEW)
+    room.catalog.commit_table(Commit(T, [], room.append(1, position=10)))
+    nonsense = room.append(2, 1)
+    nonsense[0]["snapshot"]["summary"]["mainstem.position"] = "abc"
+    room.catalog.commit_table(Commit(T, [], nonsense))
+    assert room.catalog.marks(TableName("ns", "t")) == {UNNAMED: 10}
 
 
 def test_a_transaction_is_all_or_nothing(room: Room) -> None:
@@ -247,7 +295,7 @@ def test_a_dropped_table_leaves_its_files_and_the_next_one_goes_beside(room: Roo
     first = room.catalog.create_table(T.namespace, T.name, NEW)
     room.catalog.drop_table(T, purge=False)
     second = room.catalog.create_table(T.namespace, T.name, NEW)
-    assert second.stored.document["location"].startswith(first.stored.document["location"] + "-")
+    assert second.stored.document["location"].startswith(first.stored.document["location"] + "~")
     assert Path(str(first.metadata_location)).exists()
 
 
@@ -287,6 +335,7 @@ def test_register_reads_gzip_and_refuses_what_is_no_metadata(room: Room, tmp_pat
     assert str(made.metadata_location).endswith(".gz.metadata.json")
     assert Path(str(made.metadata_location)).read_bytes().startswith(b"\x1f\x8b")
     fresh = room.open(room.store, RoutedFiles())
+    fresh.drop_table(T, purge=False)
     again = fresh.register_table(("ns",), "again", str(made.metadata_location), overwrite=False)
     assert again.stored.raw == made.stored.raw
     with pytest.raises(AlreadyExists):
@@ -319,7 +368,7 @@ def test_missing_things(room: Room) -> None:
         room.catalog.create_table(("a", "b"), "t", NEW)
     with pytest.raises(NoSuchNamespace):
         room.catalog.commit_table(Commit(TableIdent(("a",), "t"), [{"type": "assert-create"}], []))
-    assert room.catalog.covered(TableName("ns", "t")) == NOWHERE
+    assert room.catalog.marks(TableName("ns", "t")) == {}
 
 
 def test_unregister_forgets_and_keeps_the_files(room: Room) -> None:
@@ -373,9 +422,9 @@ def test_the_store_refuses_a_later_version_and_keeps_its_own(tmp_path: Path) -> 
 def test_a_swap_of_several_pointers_is_one(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "catalog.db")
     store.create_namespace(("ns",), {})
-    one = Pointer("/1", "/w", None, NOWHERE)
+    one = Pointer("/1", "/w", None, {})
     assert store.swap([Swap(T, None, one)])
     two = Swap(TableIdent(("ns",), "u"), None, one)
-    assert not store.swap([two, Swap(T, "/other", Pointer("/2", "/w", None, NOWHERE))])
+    assert not store.swap([two, Swap(T, "/other", Pointer("/2", "/w", None, {}))])
     assert store.entry(two.ident) is None
     store.close()

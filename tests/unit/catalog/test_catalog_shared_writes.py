@@ -16,7 +16,7 @@ from mainstem.catalog import NoSuchNamespace, SqliteStore, TableIdent
 from mainstem.catalog.shared_writes import TURNS_MAX, Turn
 from mainstem.catalog.sql_store import Connection, Violated
 from mainstem.catalog.store import CURRENT_MARK, Mark, Pointer, Swap
-from mainstem.model import NOWHERE, OutcomeUnknown, Overloaded
+from mainstem.model import OutcomeUnknown, Overloaded
 
 WAIT_S_MAX = 200.0
 Call = Callable[[], Any]
@@ -71,7 +71,7 @@ def ident(name: str) -> TableIdent:
 
 
 def pointer(version: str) -> Pointer:
-    return Pointer(version, "/w", None, NOWHERE)
+    return Pointer(version, "/w", None, {})
 
 
 def create(store: SqliteStore, name: str) -> Call:
@@ -144,7 +144,7 @@ def fail_at_the_end(connection: Connection) -> None:
     """Statements that succeed, and a transaction that cannot be committed."""
     connection.execute("PRAGMA defer_foreign_keys=ON")
     connection.execute(
-        "INSERT INTO tables (namespace, name, metadata_location, location, covered) VALUES ('missing', 't', '', '', 0)"
+        "INSERT INTO tables (namespace, name, metadata_location, location) VALUES ('missing', 't', '', '')"
     )
 
 

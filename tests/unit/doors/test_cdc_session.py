@@ -13,6 +13,7 @@ from mainstem.doors.cdc_ports import BufferView, CdcSettings
 from mainstem.doors.cdc_session import CdcSession
 from mainstem.doors.ws import CdcDoor
 from mainstem.model import LogPosition, MainstemError, OutcomeUnknown, Overloaded
+from mainstem.model.batch import Encoding, split_shard
 from mainstem.runtime.clock import ManualClock
 
 
@@ -28,7 +29,7 @@ def batch(sequence: int, events: list[Any] | None = None, **changed: Any) -> dic
 class Peer:
     """One connection of a door, with the test at its other end."""
 
-    def __init__(self, world: "World", source: str | None = None) -> None:
+    def __init__(self, world: "World", source: str | None = None, shard: str | None = None) -> None:
         self._inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.writable = asyncio.Event()
@@ -43,6 +44,7 @@ class Peer:
             send=self._sent,
             close=self._closed,
             default_source=source,
+            default_shard=shard,
         )
         self.task = asyncio.create_task(self.session.run(self._messages()))
 
@@ -552,3 +554,107 @@ async def test_a_peer_that_is_gone_while_its_batch_is_written_does_not_stop_the_
     assert (await again.ask(batch(1)))["status"] == "duplicate"
     await again.leave()
     assert world.door.source_count == 0
+
+
+async def test_what_was_on_the_wire_for_long_does_not_overtake_either() -> None:
+    world = World(by_hand=True)
+    peer = Peer(world)
+    peer.say(batch(1))
+    await world.pending(1)
+    world.lake.fail(Overloaded("the disk is full", retry_after_s=0.5, reason="internal_error"))
+    await peer.hear()
+    # Sent before the nack was heard, read long after.
+    world.clock.advance(3)
+    assert (await peer.ask(batch(2)))["shouldRetry"] is True
+    for sequence in (1, 2):
+        peer.say(batch(sequence))
+    await world.pending(2)
+    world.lake.make_durable()
+    assert [(await peer.hear())["sequenceNumber"] for _ in range(2)] == [1, 2]
+    assert [b.sequence for b in world.lake.batches] == [1, 2]
+    await peer.leave()
+
+
+async def test_a_batch_that_was_given_up_is_not_waited_for_for_ever() -> None:
+    world = World(by_hand=True)
+    peer = Peer(world)
+    peer.say(batch(1))
+    await world.pending(1)
+    world.lake.fail(Overloaded("the disk is full", retry_after_s=0.5, reason="internal_error"))
+    await peer.hear()
+    world.clock.advance(0.5 + world.settings.hold_s_max)
+    peer.say(batch(2))
+    await world.pending(1)
+    world.lake.make_durable()
+    assert (await peer.hear())["status"] == "ok"
+    await peer.leave()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "sequences", "is_right"),
+    [
+        (5, 7, [5, 6, 7], True),
+        (5, None, [5, 6], True),
+        (None, 7, [6, 7], True),
+        (5, 7, [None, None], True),
+        (5, 5, [5], True),
+        (4, 7, [5, 6, 7], False),
+        (5, 8, [5, 6, 7], False),
+        (7, 5, [None], False),
+        (7, 5, [7, 5], False),
+    ],
+)
+async def test_a_batch_says_rightly_which_events_it_has(
+    first: int | None, last: int | None, sequences: list[int | None], is_right: bool
+) -> None:
+    events = [change() | ({} if each is None else {"sequence": each}) for each in sequences]
+    told = {"firstEventSequence": first, "lastEventSequence": last}
+    peer = Peer(World())
+    answer = await peer.ask(batch(1, events, **{name: each for name, each in told.items() if each is not None}))
+    assert answer["type"] == ("ack" if is_right else "nack"), answer
+    if not is_right:
+        assert (answer["reason"], answer["shouldRetry"]) == ("invalid_format", False)
+    await peer.leave()
+
+
+async def test_what_was_agreed_on_is_kept() -> None:
+    peer = Peer(World())
+    small = {"maxBatchSize": 2, "maxMessageSize": 400}
+    # What comes behind it is on the wire before the answer is there.
+    peer.say({"type": "connect", "sourceDoId": "shop", "capabilities": small})
+    peer.say(batch(1, [change()] * 2))
+    peer.say(batch(2, [change()] * 3))
+    peer.say(batch(3, [change(after={"id": "x" * 400})]))
+    hello = await peer.hear()
+    assert {name: hello["capabilities"][name] for name in small} == small
+    assert [(await peer.hear())["type"] for _ in range(2)] == ["status", "ack"]
+    for size in small.values():
+        nack = await peer.hear()
+        assert (nack["reason"], nack["maxSize"], nack["shouldRetry"]) == ("payload_too_large", size, False)
+    # Another connect agrees on something else.
+    peer.say({"type": "connect", "sourceDoId": "shop"})
+    peer.say(batch(2, [change()] * 3))
+    assert [(await peer.hear())["type"] for _ in range(3)] == ["ack", "status", "ack"]
+    await peer.leave()
+
+
+@pytest.mark.parametrize("way", ["batch", "connect", "header", "none"])
+async def test_the_shard_goes_with_the_batch(way: str) -> None:
+    world = World()
+    peer = Peer(world, shard="shard-1" if way == "header" else None)
+    if way == "connect":
+        await peer.ask({"type": "connect", "sourceDoId": "shop", "sourceShardName": "shard-1"})
+        await peer.hear()
+    named = batch(1, sourceShardName="shard-1") if way == "batch" else batch(1)
+    assert (await peer.ask(named))["status"] == "ok"
+    (taken,) = world.lake.batches
+    if way == "none":
+        assert taken.encoding is Encoding.CDC_JSON
+    else:
+        assert taken.encoding is Encoding.CDC_JSON_OF_SHARD
+        assert split_shard(taken.payload)[0] == "shard-1"
+    # The same changes are the same batch, whatever the connection says of its shard.
+    other = Peer(world, shard="another")
+    assert (await other.ask(batch(1)))["status"] == "duplicate"
+    await other.leave()
+    await peer.leave()

@@ -6,6 +6,7 @@ from typing import cast
 
 from mainstem.doors.sync_frames import Frame
 from mainstem.doors.sync_rounds import STEP_CONNECTIONS, Rounds
+from mainstem.feeds.cursors import Cursors
 from mainstem.feeds.service import Reply, SyncService, Viewer
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.sync import Op, RowDelta, decode_response, encode_delta
@@ -18,6 +19,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.newest = NOWHERE
+        self.cursors = Cursors()
         self._listener: Callable[[], None] = lambda: None
 
     def arrive(self) -> None:

@@ -14,6 +14,7 @@ from mainstem.log.sealing import SealRequest
 from mainstem.model.batch import Admitted, Batch, BatchHeader, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.names import TableName
+from mainstem.model.position import LogId
 
 
 def event(sequence: int, table: str = "orders", **fields: Any) -> dict[str, Any]:
@@ -68,13 +69,13 @@ class InlineSealer:
     async def start(self, lock_fd: int) -> None:
         pass
 
-    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool, log: LogId) -> None:
         await self.may_go_on.wait()
         if self.broken is not None:
             raise self.broken
         self.sealed.append(files)
         self.said_more.append(more)
-        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more)
+        request = SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more, log=log)
         await asyncio.to_thread(sealer.seal, request)
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from mainstem.log.sealing import SealRequest
 from mainstem.model.batch import Admitted
 from mainstem.model.errors import Conflict, Corrupt, Invalid, Overloaded
 from mainstem.model.hlc import pack
-from mainstem.model.position import LogPosition
+from mainstem.model.position import LogId, LogPosition
 from mainstem.runtime.clock import ManualClock
 from tests.unit.log.log_fixtures import Diary, InlineSealer, batch, event, quiet, raw_batch
 
@@ -163,13 +163,14 @@ class SlowFirst(InlineSealer):
         super().__init__(lanes=2)
         self.others_made = asyncio.Event()
 
-    async def seal(self, files: list[Path], scratch: Path, *, more: bool) -> None:
+    async def seal(self, files: list[Path], scratch: Path, *, more: bool, log: LogId) -> None:
         if not self.sealed and self.may_go_on.is_set():
             self.may_go_on.clear()
-            await super().seal(files, scratch, more=more)
+            await super().seal(files, scratch, more=more, log=log)
             return
         self.sealed.append(files)
-        await asyncio.to_thread(seal, SealRequest(files=[str(file) for file in files], scratch=str(scratch), more=more))
+        names = [str(file) for file in files]
+        await asyncio.to_thread(seal, SealRequest(files=names, scratch=str(scratch), more=more, log=log))
         self.others_made.set()
 
 

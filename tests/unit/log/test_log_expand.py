@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mainstem.log.segments import SegmentBuilder, SegmentInfo, read_info, segment_name
 from mainstem.log.shapes import Shape
-from mainstem.model.batch import BatchHeader, Encoding
+from mainstem.model.batch import BatchHeader, Encoding, shard_payload
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
@@ -220,6 +220,16 @@ def test_an_event_that_cannot_be_read_stops_nobody(tmp_path: Path) -> None:
     assert info.tables[TableName("default", "unreadable")].errors == 1
 
 
+def test_an_event_that_cannot_be_read_stays_with_its_table(tmp_path: Path) -> None:
+    """Its dead letter must not land in a namespace that its writer has no right to."""
+    bad = event(2, table="tenant.orders", operation="\u0131nsert")
+    rows, info = sealed(tmp_path, events(event(1, table="tenant.orders"), bad, event(3)))
+    assert {(row["namespace"], row["table"]) for row in rows} == {("tenant", "orders"), ("default", "orders")}
+    assert info.tables[TableName("tenant", "orders")].errors == 1
+    (letter,) = [row for row in rows if row["error"] is not None]
+    assert (letter["namespace"], letter["table"]) == ("tenant", "orders")
+
+
 def test_a_batch_with_another_count_is_corrupt(tmp_path: Path) -> None:
     with pytest.raises(Corrupt, match="batch 0"):
         sealed(tmp_path, (Encoding.CDC_JSON, 2, msgspec.json.encode([event(1)])))
@@ -374,3 +384,25 @@ def test_odd_rows_among_many_are_found(tmp_path: Path) -> None:
     assert errors['{"a":1}'] is None
     part = info.tables[ORDERS]
     assert (part.count, part.errors, part.columns) == (400, 4, {"a": ["int", "long", "string"]})
+
+
+def test_the_shard_is_kept_with_what_a_change_says_of_itself(tmp_path: Path) -> None:
+    own = [..., {}, {"trace": "x"}, None, {"deep": {"sourceShardName": "y"}}, {"sourceShardName": "its own"}]
+    payload = msgspec.json.encode([event(n, metadata=each) for n, each in enumerate(own)])
+    rows, _ = sealed(tmp_path, (Encoding.CDC_JSON_OF_SHARD, len(own), shard_payload("bücher-1", payload)))
+    shard = {"sourceShardName": "bücher-1"}
+    assert [msgspec.json.decode(row["metadata"]) for row in rows] == [
+        shard,
+        shard,
+        {**shard, "trace": "x"},
+        shard,
+        {**shard, "deep": {"sourceShardName": "y"}},
+        {"sourceShardName": "its own"},
+    ]
+    assert [msgspec.json.decode(row["columns"]) for row in rows] == [event(n)["after"] for n in range(len(own))]
+
+
+def test_a_shard_that_cannot_be_read_is_corrupt(tmp_path: Path) -> None:
+    for payload in (b"", b"\x05\x00ab", b"\x00\x00[]"):
+        with pytest.raises(Corrupt, match="shard cannot be read"):
+            sealed(tmp_path, (Encoding.CDC_JSON_OF_SHARD, 1, payload))

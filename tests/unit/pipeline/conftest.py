@@ -4,7 +4,6 @@ import asyncio
 import json
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,27 @@ from pyspark.sql import SparkSession
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 from mainstem.log.segments import SegmentBuilder, segment_name
-from mainstem.model import Change, LogPosition, Operation, TableName
+from mainstem.model import Change, Invalid, LogPosition, Operation, TableName
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.hlc import Hlc
-from mainstem.pipeline.driver_sql import DriverSql
-from mainstem.pipeline.driverpass import DriverPass
-from mainstem.pipeline.lake import Lake
-from mainstem.pipeline.quickcatalog import QuickCatalog
-from mainstem.pipeline.quickcommit import QuickCommits
-from mainstem.pipeline.rowdelta import RowDeltaUpsert
-from mainstem.pipeline.segments import Segment, SegmentFolder
-from mainstem.pipeline.session import join_session
-from mainstem.pipeline.tablewriter import TableWriter
-from mainstem.pipeline.upsert import BranchUpsert, Upsert
+from mainstem.model.position import Lineage
+from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.commit.iceberg import IcebergCommits
+from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.commit.places import PlaceFinder
+from mainstem.pipeline.delta.table import DeltaLake
+from mainstem.pipeline.delta.writer import DeltaWriter
+from mainstem.pipeline.plan.iceberg import IcebergWriter
+from mainstem.pipeline.plan.writer import Writer
+from mainstem.pipeline.progress import Progress
+from mainstem.pipeline.source.segments import Segment, SegmentFolder
 from mainstem.runtime.clock import SystemClock
-from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+from mainstem.tables.settings import DEFAULT_SETTINGS, Format, TableSettings
 
 SERVED_CATALOG = "served"
-# For tests that are to pass by Spark alone, and with passes on the driver, as a pipeline is served.
-BOTH_WAYS = pytest.mark.parametrize("bench", ["spark", "driver"], indirect=True)
+# For tests that are to pass with any catalog of Iceberg's, and with ours over HTTP, which has transactions.
+BOTH_CATALOGS = pytest.mark.parametrize("bench", ["hadoop", "served"], indirect=True)
 
 _SCHEMA = pa.schema(
     [
@@ -117,7 +117,7 @@ def write_segment(
 def _nothing() -> dict[str, Any]:
     return {
         "first": None, "last": 0, "count": 0, "errors": 0, "deletes": 0,
-        "hlc_min": None, "hlc_max": None, "columns": {}, "always": None,
+        "hlc_min": None, "hlc_max": None, "columns": {}, "always": None, "ordered": True,
     }  # fmt: skip
 
 
@@ -127,6 +127,7 @@ def _count(table: dict[str, Any], change: Change, error: str | None) -> None:
     table["last"] = change.position
     table["count"] += 1
     table["errors"] += error is not None
+    table["ordered"] = table["ordered"] and (table["hlc_max"] is None or change.hlc > table["hlc_max"])
     table["hlc_min"] = min(change.hlc, table["hlc_min"] or change.hlc)
     table["hlc_max"] = max(change.hlc, table["hlc_max"] or change.hlc)
     if error is not None:
@@ -172,13 +173,6 @@ def sealed_events(folder: Path, namespace: str, first: int, tables: list[str]) -
     return path
 
 
-@pytest.fixture(scope="session")
-def side_jobs(spark: SparkSession) -> Iterator[ThreadPoolExecutor]:
-    """Where histories are written."""
-    with ThreadPoolExecutor(2, "side", join_session, (spark,)) as executor:
-        yield executor
-
-
 class Log:
     """A folder of segments, filled change by change. Needs no Spark."""
 
@@ -205,65 +199,60 @@ class Log:
 
 
 class Bench(Log):
-    """One namespace of the lake, a folder of segments, and writers between them."""
+    """One namespace of the lake, a folder of segments, and a pipeline between them."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        folder: Path,
-        namespace: str,
-        side_jobs: ThreadPoolExecutor,
-        catalog_url: str | None = None,
-    ) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, namespace: str, catalog: str = "lake") -> None:
         super().__init__(folder, namespace)
         self.spark = spark
-        self.catalog = "lake" if catalog_url is None else SERVED_CATALOG
-        self.lake = Lake(spark, self.catalog)
-        self.side_jobs = side_jobs
-        self._sql = DriverSql()
-        self.row_delta = RowDeltaUpsert(self._sql, side_jobs)
-        self._catalog_url = catalog_url
+        self.lake = Lake(spark, catalog)
+        self.clock = SystemClock()
+        self.progress = Progress(self.clock)
+        self.finder = PlaceFinder()
+        self.lineage = Lineage()
+        self.settings: dict[TableName, TableSettings] = {}
+        # The tables that are carried; None: all.
+        self.asked_for: set[TableName] | None = None
+        self.commits: IcebergCommits = IcebergCommits(self.lake)
+        # Where tables in Delta go.
+        self.delta: DeltaLake | None = None
+        # How executors reach the store.
+        self.store: dict[str, str] = {}
 
     def segments(self) -> tuple[Segment, ...]:
         """What is sealed."""
         return SegmentFolder(self.folder).list()
 
-    def writer(
-        self,
-        table: str = "orders",
-        settings: TableSettings = DEFAULT_SETTINGS,
-        upsert: Upsert | None = None,
-        side_jobs: Executor | None = None,
-    ) -> TableWriter:
+    def writer(self, name: TableName) -> Writer:
         """A writer, as if the process had just started."""
-        default: Upsert = BranchUpsert() if settings.format_version == 3 else self.row_delta
-        # Whoever asks for a way to upsert means that way.
-        driver = None if upsert is not None or settings.format_version == 3 else self.driver()
-        return TableWriter(
-            self.lake,
-            self.name(table),
-            settings,
-            upsert=upsert or default,
-            sql=self._sql,
-            side_jobs=side_jobs or self.side_jobs,
-            driver=driver,
+        if self.asked_for is not None and name not in self.asked_for:
+            raise Invalid(f"not asked for. table={name}")
+        settings = self.settings.get(name, DEFAULT_SETTINGS)
+        if settings.format is Format.DELTA:
+            assert self.delta is not None
+            return DeltaWriter(self.delta, self.spark, name, settings, lineage=self.lineage, finder=self.finder)
+        return IcebergWriter(self.lake, name, settings, lineage=self.lineage, finder=self.finder, store=self.store)
+
+    def carrier(self, **more: Any) -> Carrier:
+        """A pipeline, as if the process had just started."""
+        self.progress = Progress(self.clock)
+        folder = SegmentFolder(self.folder)
+        return Carrier(
+            self.spark, folder, self.writer, self.commits, self.progress, self.clock, store=self.store, **more
         )
 
-    def driver(self) -> DriverPass | None:
-        """The way without Spark jobs, as if the process had just started; None where the catalog is not served."""
-        if self._catalog_url is None:
-            return None
-        catalog = QuickCatalog(self._catalog_url, "lake", {})
-        return DriverPass(self._sql, catalog, QuickCommits(catalog, SystemClock()), self.side_jobs, 4_000_000)
-
-    def catch_up(self, table: str = "orders", **more: Any) -> int:
-        """Carry every segment into a table."""
-        return self.writer(table, **more).catch_up(self.segments())
+    def catch_up(self, table: str = "orders", settings: TableSettings = DEFAULT_SETTINGS, **more: Any) -> int:
+        """Carry every segment into a table; returns what it covers then. Raises where it fails."""
+        name = self.name(table)
+        self.settings[name] = settings
+        self.asked_for = {name}
+        self.carrier(**more).carry(None, (), "test")
+        failure = self.progress.report({}).tables[str(name)].error
+        if failure is not None:
+            raise AssertionError(failure)
+        return self.progress.covered(name)
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """The table as a reader sees it, by key."""
-        # Whatever was committed in another session.
-        self.lake.load(self.name(table))
         found = self.spark.table(self.lake.identifier(self.name(table))).collect()
         return sorted((row.asDict() for row in found), key=lambda row: (row["_key"], row["_position"]))
 
@@ -309,12 +298,10 @@ def _namespace(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def bench(
-    spark: SparkSession,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    side_jobs: ThreadPoolExecutor,
-) -> Bench:
-    """Everything a test of the pipeline needs, in a namespace of its own; by Spark alone, unless `BOTH_WAYS` asks."""
-    url = request.getfixturevalue("served_catalog") if getattr(request, "param", "spark") == "driver" else None
-    return Bench(spark, tmp_path / "segments", _namespace(request), side_jobs, url)
+def bench(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    """Everything a test of the pipeline needs, in a namespace of its own."""
+    catalog = "lake"
+    if getattr(request, "param", "hadoop") == "served":
+        request.getfixturevalue("served_catalog")
+        catalog = SERVED_CATALOG
+    return Bench(spark, tmp_path / "segments", _namespace(request), catalog)

@@ -1,19 +1,19 @@
 """The breaker around the commits: when it opens, who may try, what closes it, and what it says."""
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
-from mainstem.model import Conflict, Invalid, LogPosition, TableName
+from mainstem.model import Conflict, Invalid, TableName
 from mainstem.pipeline.breaker import Breaker, State, is_store_trouble
-from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.passes.plan import TableTask
 from mainstem.pipeline.progress import Progress
-from mainstem.pipeline.segments import Segment, SegmentFolder, slice_for
+from mainstem.pipeline.source.segments import TableSlice
 from mainstem.runtime.clock import ManualClock
+from tests.unit.pipeline.test_carrier import FakeWriter, Rig
 
 
 def test_it_opens_after_five_failures_in_a_row_and_not_before() -> None:
@@ -73,6 +73,8 @@ def test_a_failed_try_opens_it_for_another_pause() -> None:
         (Invalid("a column"), False),
         (RuntimeError("anything else"), False),
         (PySparkException("AnalysisException: no such column"), False),
+        (PySparkException("Python worker exited unexpectedly (crashed) Caused by: java.io.EOFException"), False),
+        (PySparkException("ExecutorLostFailure (executor 1 exited) Caused by: java.io.IOException: reset"), False),
     ],
 )
 def test_only_trouble_of_the_store_counts(error: Exception, expected: bool) -> None:
@@ -88,64 +90,51 @@ class Store:
     def __init__(self) -> None:
         self.down = True
         self.asked = 0
-        self.covered: dict[TableName, LogPosition] = {}
-        self.changes: list[int] = []
-        self.lock = threading.Lock()
+
+    def ask(self) -> None:
+        """Whoever looks at a table, or writes to one."""
+        self.asked += 1
+        if self.down:
+            raise OSError("the store is away")
 
 
-class Writer:
-    def __init__(self, name: TableName, store: Store) -> None:
-        self._name = name
+class StoredWriter(FakeWriter):
+    """A table in that store."""
+
+    def __init__(self, name: TableName, folder: Path, store: Store) -> None:
+        super().__init__(name, folder)
         self._store = store
 
-    def catch_up(
-        self, segments: Sequence[Segment], *, on_pass: Callable[[LogPosition], None], go_on: Callable[[], bool]
-    ) -> LogPosition:
-        store = self._store
-        with store.lock:
-            store.asked += 1
-            if store.down:
-                raise OSError("the store is away")
-            covered = store.covered.get(self._name, LogPosition(0))
-            while go_on() and (run := slice_for(self._name, segments, covered, 1)):
-                store.changes.append(run.last)
-                covered = store.covered[self._name] = run.last
-                on_pass(covered)
-            return covered
+    def plan(self, run: TableSlice) -> TableTask:
+        self._store.ask()
+        return super().plan(run)
 
 
-class Rig:
-    def __init__(self, log: Any, lanes: ThreadPoolExecutor) -> None:
-        self.log = log
-        self.clock = ManualClock()
+class BreakerRig(Rig):
+    def __init__(self, spark: SparkSession, log: Any, folder: Path) -> None:
+        super().__init__(spark, log, folder, rows_max=1)
         self.breaker = Breaker(self.clock)
         self.progress = Progress(self.clock, self.breaker)
         self.store = Store()
-        self.carrier = Carrier(
-            SegmentFolder(log.folder),
-            lambda name: Writer(name, self.store),
-            lanes,
-            self.progress,
-            self.clock,
-            self.breaker,
-        )
+        self.carrier = self.new_carrier(breaker=self.breaker, rows_max=1)
+
+    def writer(self, name: TableName) -> Any:
+        return self.writers.setdefault(name, StoredWriter(name, self.folder, self.store))
 
     def tick(self) -> None:
-        """One look at the folder, until all that it started has ended."""
-        self.carrier.tick()
-        with self.carrier._condition:
-            assert self.carrier._condition.wait_for(lambda: not self.carrier._busy, 60)
+        """One look at the folder."""
+        self.carry()
 
 
 @pytest.fixture
-def rig(log: Any) -> Iterator[Rig]:
-    with ThreadPoolExecutor(4) as lanes:
-        yield Rig(log, lanes)
+def rig(spark: SparkSession, log: Any, tmp_path: Path) -> BreakerRig:
+    return BreakerRig(spark, log, tmp_path / "tables")
 
 
-def test_a_store_in_trouble_is_left_alone_and_made_up_for_once_it_heals(rig: Rig) -> None:
+@pytest.mark.spark
+def test_a_store_in_trouble_is_left_alone_and_made_up_for_once_it_heals(rig: BreakerRig) -> None:
     for _ in range(3):
-        rig.log.seal(*(rig.log.change("1", {"a": 1}, table=table) for table in ("a", "b", "c")))
+        rig.seal("a", "b", "c")
     while rig.breaker.report().state is State.CLOSED:
         rig.tick()
         rig.clock.advance(1)
@@ -161,21 +150,18 @@ def test_a_store_in_trouble_is_left_alone_and_made_up_for_once_it_heals(rig: Rig
     # One table tries; its success lets the others in at once, whatever pause they were in.
     rig.tick()
     assert rig.breaker.report().state is State.CLOSED
-    rig.tick()
-    assert len(rig.store.covered) == 3
-    assert sorted(rig.store.changes) == [3, 3, 3, 6, 6, 6, 9, 9, 9]
+    assert sorted(end for writer in rig.writers.values() for end in writer.commits) == [3, 3, 3, 6, 6, 6, 9, 9, 9]
+    assert [writer.rows for writer in rig.writers.values()] == [3, 3, 3]
     assert rig.progress.report({}).breaker.openings == 1
 
 
-def test_a_table_that_is_wrong_in_itself_does_not_open_it(rig: Rig) -> None:
-    class Wrong(Writer):
-        def catch_up(self, segments: Any, *, on_pass: Any, go_on: Any) -> LogPosition:
-            raise Invalid("a column that cannot be")
-
-    rig.carrier._writer_for = lambda name: Wrong(name, rig.store)
-    rig.log.seal(rig.log.change("1", {"a": 1}, table="a"))
+@pytest.mark.spark
+def test_a_table_that_is_wrong_in_itself_does_not_open_it(rig: BreakerRig) -> None:
+    rig.store.down = False
+    rig.writer(rig.log.name("a")).failures["plan"] = [Invalid("a column that cannot be")] * 20
+    rig.seal("a")
     for _ in range(20):
         rig.tick()
         rig.clock.advance(61)
     assert rig.breaker.report().state is State.CLOSED
-    assert rig.progress.report({}).tables[str(rig.log.name("a"))].attempts >= 10
+    assert rig.reported("a").attempts >= 10

@@ -1,215 +1,376 @@
-"""Lanes: every table goes on by itself, and one that fails is left behind and tried again."""
+"""The passes' scheduling: all tables in one job, each for itself where it fails, and no other held back by it.
+
+The jobs are real; the tables are hand-written fakes that keep what was committed to them in memory.
+"""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
-from mainstem.model import LogPosition, TableName
-from mainstem.pipeline import carrier as carriers
-from mainstem.pipeline.carrier import BACKOFF_S_MIN, GATHER_S_MAX, GATHER_S_PER_CHANGE, Carrier
+from mainstem.model import NOWHERE, Conflict, LogPosition, TableName
+from mainstem.model.errors import NotFound
+from mainstem.pipeline.carrier import BACKOFF_S_MIN, RACES_MAX, TURN_S, Carrier
+from mainstem.pipeline.commit.iceberg import IcebergCommits
+from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.passes.plan import IcebergTarget, Part, TableTask
+from mainstem.pipeline.plan.writer import Written
 from mainstem.pipeline.progress import Progress
-from mainstem.pipeline.segments import Segment, SegmentFolder, slice_for
+from mainstem.pipeline.source.rows import read_segments
+from mainstem.pipeline.source.segments import SegmentFolder, TableSlice
+from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import ManualClock
+from mainstem.tables.layout import HISTORY_COLUMNS
+from mainstem.tables.parquet import writer_options
 
-POLL_S = 0.01
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+_FIELDS = tuple((name, kind, number) for number, (name, kind) in enumerate(HISTORY_COLUMNS, 1))
+
+
+class FakeCommit:
+    """What the fake table stages: it becomes visible when it is told to."""
+
+    def __init__(self, writer: "FakeWriter", run: TableSlice, written: Written) -> None:
+        self._writer = writer
+        self._run = run
+        self._written = written
+
+    def commit(self) -> None:
+        """Make it visible."""
+        self._writer.fail("commit")
+        self._writer.covers = self._run.last
+        self._writer.commits.append(self._run.last)
+        self._writer.rows += self._written.read
 
 
 class FakeWriter:
-    """Covers what it is given, unless it is told to fail or to wait."""
+    """A table of history alone. It fails where it is told to, so many times."""
 
-    def __init__(self, name: TableName) -> None:
+    def __init__(self, name: TableName, folder: Path) -> None:
         self.name = name
-        self.covered = LogPosition(0)
-        self.failures = 0
-        self.gate = threading.Event()
-        self.gate.set()
-        self.passes = 0
+        self.location = str(folder / name.table)
+        self.covers = NOWHERE
+        self.failures: dict[str, list[Exception]] = {}
+        self.commits: list[int] = []
+        self.rows = 0
+        self.discarded = 0
+        self.drops: list[int] = []
+        self.preparations: list[Callable[[], None]] = []
+        self._run: TableSlice | None = None
 
-    def catch_up(
-        self,
-        segments: Sequence[Segment],
-        *,
-        on_pass: Callable[[LogPosition], None],
-        go_on: Callable[[], bool],
-    ) -> LogPosition:
-        assert self.gate.wait(60)
-        if self.failures:
-            self.failures -= 1
-            raise RuntimeError("disk full")
-        while go_on() and (run := slice_for(self.name, segments, self.covered, 1)):
-            self.passes += 1
-            self.covered = run.last
-            on_pass(self.covered)
-        return self.covered
+    def fail(self, step: str) -> None:
+        """Raise what was asked for."""
+        if self.failures.get(step):
+            raise self.failures[step].pop(0)
+
+    @property
+    def table(self) -> TableName:
+        return self.name
+
+    def covered(self) -> LogPosition:
+        return self.covers
+
+    def preparation(self, run: TableSlice) -> Callable[[], None] | None:
+        return self.preparations.pop(0) if self.preparations else None
+
+    def plan(self, run: TableSlice) -> TableTask:
+        self.fail("plan")
+        self._run = run
+        target = IcebergTarget(self.location, _FIELDS, 0, (), writer_options({}))
+        return TableTask(self.name, run.last, history=Part(target, self.covers))
+
+    def evidence(self, changes: DataFrame) -> list[DataFrame]:
+        return []
+
+    def stage(self, written: Written) -> list[Any]:
+        self.fail("stage")
+        assert self._run is not None
+        return [FakeCommit(self, self._run, written)]
+
+    def committed(self) -> None:
+        pass
+
+    def discard(self, written: Written) -> None:
+        self.fail("discard")
+        self.discarded += len(written.files)
+
+    def dropped(self, covered: LogPosition) -> None:
+        self.drops.append(covered)
 
 
 class Rig:
-    def __init__(self, log: Any, lanes: ThreadPoolExecutor) -> None:
+    def __init__(self, spark: SparkSession, log: Any, folder: Path, **more: Any) -> None:
         self.log = log
+        self.spark = spark
+        self.folder = folder
         self.clock = ManualClock()
         self.progress = Progress(self.clock)
+        self.turns = Turns()
         self.writers: dict[TableName, FakeWriter] = {}
-        self.carrier = Carrier(SegmentFolder(log.folder), self.writer, lanes, self.progress, self.clock)
+        self.made = 0
+        self.carrier = self.new_carrier(**more)
+
+    def new_carrier(self, **more: Any) -> Carrier:
+        return Carrier(
+            self.spark, SegmentFolder(self.log.folder), self.writer, IcebergCommits(Lake(self.spark)), self.progress,
+            self.clock, turns=self.turns, **more,
+        )  # fmt: skip
 
     def writer(self, name: TableName) -> Any:
-        return self.writers.setdefault(name, FakeWriter(name))
+        self.made += 1
+        return self.writers.setdefault(name, FakeWriter(name, self.folder))
 
     def table(self, name: str) -> FakeWriter:
-        writer: FakeWriter = self.writer(self.log.name(name))
-        return writer
+        full = self.log.name(name)
+        return self.writers.setdefault(full, FakeWriter(full, self.folder))
 
-    def seal(self, *tables: str, more: bool = False) -> None:
-        self.log.seal(*(self.log.change("1", {"a": 1}, table=table) for table in tables), more=more)
+    def seal(self, *tables: str) -> Path:
+        path: Path = self.log.seal(*(self.log.change("1", {"a": 1}, table=table) for table in tables))
+        return path
 
-    def comes_to(self, name: str, position: int) -> None:
-        """As the timer does: a lane may still be putting its things away when it is looked at."""
+    def carry(self) -> int:
+        return self.carrier.carry(None, (), "test")
 
-        def is_there() -> bool:
-            self.carrier.tick()
-            return self.table(name).covered == position
-
-        until(is_there)
+    def until_prepared(self, name: str) -> None:
+        """A table holds its turn while it is prepared."""
+        with self.turns.of(self.log.name(name)):
+            pass
 
     def reported(self, name: str) -> Any:
         return self.progress.report({}).tables[str(self.log.name(name))]
 
+    def passes(self) -> list[tuple[int, int]]:
+        """Of each pass: its tables, and the changes that it read."""
+        return [(each.tables, each.rows_read) for each in self.progress.report({}).passes]
+
 
 @pytest.fixture
-def rig(log: Any) -> Iterator[Rig]:
-    with ThreadPoolExecutor(4) as lanes:
-        yield Rig(log, lanes)
+def rig(spark: SparkSession, log: Any, tmp_path: Path) -> Rig:
+    return Rig(spark, log, tmp_path / "tables")
 
 
-def test_every_table_is_carried_to_the_end(rig: Rig) -> None:
+def test_all_tables_are_carried_to_the_end_by_one_job(rig: Rig) -> None:
     rig.seal("a", "b")
     rig.seal("a")
-    assert rig.carrier.carry(POLL_S) == 3
-    assert (rig.table("a").covered, rig.table("b").covered) == (3, 2)
+    assert rig.carry() == 3
+    assert (rig.table("a").covers, rig.table("b").covers) == (3, 2)
+    assert (rig.table("a").rows, rig.table("b").rows) == (2, 1)
+    assert rig.passes() == [(2, 3)]
 
 
 def test_nothing_to_do_starts_nothing(rig: Rig) -> None:
-    assert rig.carrier.carry(POLL_S) == 0
+    assert rig.carry() == 0
     rig.seal("a")
-    rig.carrier.carry(POLL_S)
-    rig.carrier.carry(POLL_S)
-    assert rig.table("a").passes == 1
+    rig.carry()
+    rig.carry()
+    assert rig.table("a").commits == [1]
+    assert len(rig.passes()) == 1
 
 
-def test_a_table_that_fails_does_not_stop_the_others_and_is_tried_again(rig: Rig) -> None:
-    rig.table("bad").failures = 2
+def test_a_pass_is_bounded_and_the_next_one_goes_on(spark: SparkSession, log: Any, tmp_path: Path) -> None:
+    rig = Rig(spark, log, tmp_path / "tables", rows_max=2)
+    for _ in range(5):
+        rig.seal("a")
+    assert rig.carry() == 5
+    assert rig.table("a").commits == [2, 4, 5]
+    assert rig.table("a").rows == 5
+
+
+def test_what_the_stream_hands_over_is_what_is_carried(rig: Rig) -> None:
+    first, second = rig.seal("a", "b"), rig.seal("a")
+    rig.seal("b")
+    frame = read_segments(rig.spark, [str(second)])
+    # The first one was left behind, and comes along; the third is the next batch's.
+    assert rig.carrier.carry(frame, [second.name], "7") == 3
+    assert (rig.table("a").covers, rig.table("b").covers) == (3, 2)
+    assert (rig.table("a").rows, rig.table("b").rows) == (2, 1)
+    assert rig.progress.report({}).passes[-1].batch == "7"
+    # Handed over again, as after a crash, nothing happens.
+    both = read_segments(rig.spark, [str(first), str(second)])
+    assert rig.carrier.carry(both, [first.name, second.name], "8") == 3
+    assert (rig.table("a").rows, rig.table("b").rows) == (2, 1)
+
+
+@pytest.mark.parametrize("step", ["plan", "stage", "commit"])
+def test_a_table_that_fails_does_not_stop_the_others_and_is_tried_again(rig: Rig, step: str) -> None:
+    rig.table("bad").failures[step] = [RuntimeError("disk full"), RuntimeError("disk full")]
     rig.seal("bad", "good")
-    assert rig.carrier.carry(POLL_S) == 2
-    assert rig.table("good").covered == 2
+    assert rig.carry() == 2
+    assert rig.table("good").covers == 2
     assert "disk full" in rig.reported("bad").error
     since_ms = rig.reported("bad").since_ms
     # Not before its pause is over.
     rig.seal("good")
-    rig.carrier.carry(POLL_S)
-    assert rig.reported("bad").attempts == 1
+    rig.carry()
+    assert rig.table("good").covers == 3
+    assert (rig.reported("bad").attempts, rig.carrier.is_behind()) == (1, False)
     rig.clock.advance(BACKOFF_S_MIN)
-    rig.carrier.carry(POLL_S)
+    assert rig.carrier.is_behind()
+    rig.carry()
     assert (rig.reported("bad").attempts, rig.reported("bad").since_ms) == (2, since_ms)
     rig.clock.advance(2 * BACKOFF_S_MIN)
-    rig.carrier.carry(POLL_S)
-    assert (rig.table("bad").covered, rig.reported("bad").error) == (2, None)
+    rig.carry()
+    assert (rig.table("bad").covers, rig.reported("bad").error) == (2, None)
+    assert (rig.table("bad").rows, rig.table("good").rows) == (1, 2)
+    assert not rig.carrier.is_behind()
 
 
-def test_a_busy_table_does_not_hold_up_newer_segments_of_others(rig: Rig) -> None:
-    rig.table("slow").gate.clear()
-    rig.seal("slow", "quick")
-    batch = threading.Thread(target=rig.carrier.carry, args=(POLL_S,))
-    batch.start()
-    rig.seal("quick")
-    until(lambda: rig.table("quick").covered == 3)
-    assert batch.is_alive()
-    rig.table("slow").gate.set()
-    batch.join(60)
-    assert not batch.is_alive()
-    assert rig.table("slow").covered == 2
+def test_a_table_whose_rows_make_the_job_fail_does_not_stop_the_others(rig: Rig) -> None:
+    # A file stands where its folder should be: no executor can write there.
+    rig.table("bad").location = str(rig.folder / "file" / "bad")
+    rig.folder.mkdir()
+    (rig.folder / "file").write_text("in the way")
+    rig.seal("good", "bad", "fine")
+    rig.carry()
+    assert [rig.table(name).covers for name in ("good", "bad", "fine")] == [3, 0, 3]
+    assert rig.reported("bad").error is not None
+    (rig.folder / "file").unlink()
+    rig.clock.advance(BACKOFF_S_MIN)
+    rig.carry()
+    assert rig.table("bad").covers == 3
+    assert [rig.table(name).rows for name in ("good", "bad", "fine")] == [1, 1, 1]
 
 
-def test_segments_gather_while_more_are_about_to_come(rig: Rig) -> None:
-    rig.seal("a", more=True)
-    # Its first pass waits for nobody.
-    rig.comes_to("a", 1)
-    rig.seal("a", more=True)
-    rig.seal("a", more=True)
-    rig.carrier.tick()
+def test_a_lost_race_is_run_again_at_once_until_it_is_one_too_many(rig: Rig) -> None:
+    rig.table("a").failures["commit"] = [Conflict("somebody was faster")] * (RACES_MAX - 1)
     rig.seal("a")
-    assert rig.table("a").covered == 1
-    rig.comes_to("a", 4)
-
-
-def test_a_segment_that_never_comes_is_not_waited_for_long(rig: Rig) -> None:
+    rig.carry()
+    assert (rig.table("a").covers, rig.reported("a").error) == (1, None)
+    # What the lost ones had written is removed.
+    assert rig.table("a").discarded == RACES_MAX - 1
+    rig.table("a").failures["commit"] = [Conflict("somebody was faster")] * RACES_MAX
     rig.seal("a")
-    rig.carrier.carry(POLL_S)
-    rig.seal("a", more=True)
-    rig.carrier.tick()
-    assert rig.table("a").covered == 1
-    # It had but one change, so another like it would be there soon.
-    rig.clock.advance(2 * GATHER_S_PER_CHANGE)
-    rig.comes_to("a", 2)
+    rig.carry()
+    assert rig.table("a").covers == 1 and "somebody was faster" in rig.reported("a").error
+    rig.clock.advance(BACKOFF_S_MIN)
+    rig.carry()
+    assert rig.table("a").covers == 2
 
 
-def test_the_wait_for_a_segment_follows_from_the_last_one_up_to_a_bound(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(carriers, "GATHER_S_PER_CHANGE", 1_000.0)
+def test_files_of_a_commit_with_an_unknown_outcome_stay(rig: Rig) -> None:
+    rig.table("a").failures["commit"] = [OSError("the answer was lost")]
     rig.seal("a")
-    rig.carrier.carry(POLL_S)
-    rig.seal("a", more=True)
-    rig.carrier.tick()
-    rig.clock.advance(GATHER_S_MAX - 0.1)
-    rig.carrier.tick()
-    assert rig.table("a").covered == 1
-    rig.clock.advance(0.1)
-    rig.comes_to("a", 2)
+    rig.carry()
+    assert rig.table("a").discarded == 0
 
 
-def test_not_more_than_one_pass_takes_well_gathers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carriers, "GATHERED_CHANGES_MAX", 2)
+@pytest.mark.parametrize("step", ["stage", "commit"])
+def test_files_that_cannot_be_removed_are_nobody_else_s_trouble(rig: Rig, step: str) -> None:
+    """A store that is away fails at both: at what was to be done, and at cleaning up after it."""
+    rig.table("bad").failures = {step: [Conflict("lost")] * RACES_MAX, "discard": [OSError("the store is away")] * 9}
+    rig.seal("bad", "good")
+    rig.carry()
+    assert rig.table("good").covers == 2 and "lost" in rig.reported("bad").error
+    rig.clock.advance(BACKOFF_S_MIN)
+    rig.carry()
+    assert (rig.table("bad").covers, rig.table("bad").rows) == (2, 1)
+
+
+def test_a_dropped_table_is_told_what_it_held(rig: Rig) -> None:
     rig.seal("a")
-    rig.carrier.carry(POLL_S)
-    rig.seal("a", more=True)
-    rig.carrier.tick()
-    assert rig.table("a").covered == 1
-    rig.seal("a", more=True)
-    rig.comes_to("a", 3)
-
-
-def test_one_batch_of_the_stream_goes_on_while_more_is_about_to_come(rig: Rig) -> None:
-    rig.seal("a", more=True)
-    carried: list[int] = []
-    batch = threading.Thread(target=lambda: carried.append(rig.carrier.carry(POLL_S)))
-    batch.start()
-    until(lambda: rig.table("a").covered == 1)
+    rig.carry()
+    rig.table("a").failures["plan"] = [NotFound("the table was dropped")]
     rig.seal("a")
-    batch.join(60)
-    assert carried == [2]
+    rig.carry()
+    assert rig.table("a").drops == [1]
+    # No other batch need come for it to be tried again.
+    assert rig.carrier.is_behind()
+    rig.carry()
+    assert rig.table("a").covers == 2
 
 
-def test_stop_finishes_the_pass_in_hand_and_starts_no_other(rig: Rig) -> None:
-    rig.table("a").gate.clear()
+def test_a_race_that_is_lost_while_planning_is_run_again_without_another_batch(rig: Rig) -> None:
+    rig.table("a").failures["plan"] = [Conflict("somebody changed the schema")]
     rig.seal("a")
-    rig.carrier.tick()
-    stopping = threading.Thread(target=rig.carrier.stop)
-    stopping.start()
+    rig.carry()
+    assert rig.table("a").covers == 0 and rig.carrier.is_behind()
+    rig.carry()
+    assert (rig.table("a").covers, rig.reported("a").error) == (1, None)
+
+
+def test_a_table_whose_turn_it_is_not_is_left_out_and_looked_at_again_soon(rig: Rig) -> None:
+    rig.seal("busy", "free")
+    with rig.turns.of(rig.log.name("busy")):
+        rig.carry()
+        assert (rig.table("busy").covers, rig.table("free").covers) == (0, 2)
+        # It is not a failure.
+        assert rig.reported("free").error is None and "busy" not in rig.progress.report({}).tables
+    rig.clock.advance(TURN_S)
+    assert rig.carrier.is_behind()
+    rig.carry()
+    assert rig.table("busy").covers == 2
+    # Every turn was given back.
+    for name in ("busy", "free"):
+        assert rig.turns.take(rig.log.name(name), wait=False)
+
+
+def test_no_table_waits_for_another_one_that_is_prepared(rig: Rig) -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def long_work() -> None:
+        assert may_end.wait(60)
+        has_ended.set()
+
+    rig.table("large").preparations.append(long_work)
+    rig.seal("large", "small")
+    rig.carry()
+    rig.seal("small")
+    rig.carry()
+    assert (rig.table("small").covers, rig.table("large").covers) == (3, 0)
+    assert not rig.carrier.is_behind(), "nothing can be done for it now"
+    assert not rig.turns.take(rig.log.name("large"), wait=False), "maintenance waits for it"
+    may_end.set()
+    rig.until_prepared("large")
+    assert has_ended.is_set()
+    rig.seal("large")
+    rig.carry()
+    assert rig.table("large").covers == 4
+
+
+def test_a_table_that_was_prepared_is_carried_without_another_batch(rig: Rig) -> None:
+    rig.table("large").preparations.append(lambda: None)
+    rig.seal("large")
+    rig.carry()
+    rig.until_prepared("large")
+    assert rig.carrier.is_behind()
+    rig.carry()
+    assert rig.table("large").covers == 1
+
+
+def test_a_preparation_that_fails_is_tried_again_after_a_pause(rig: Rig) -> None:
+    def fails() -> None:
+        raise OSError("no room")
+
+    rig.table("large").preparations.append(fails)
+    rig.seal("large", "small")
+    rig.carry()
+    rig.until_prepared("large")
+    assert rig.reported("large").attempts == 1
+    assert (rig.table("small").covers, rig.table("large").covers) == (2, 0)
+    assert not rig.carrier.is_behind()
+    rig.clock.advance(BACKOFF_S_MIN)
+    assert rig.carrier.is_behind()
+    rig.carry()
+    assert rig.table("large").covers == 2
+
+
+def test_rows_that_are_missing_in_a_segment_are_noticed_and_nothing_is_committed(rig: Rig) -> None:
+    path = rig.log.seal(*(rig.log.change(str(key), {"a": 1}, table="a") for key in range(3)))
+    rows = pq.read_table(path)
+    pq.write_table(rows.slice(0, 2), path)
+    rig.carry()
+    assert rig.table("a").covers == 0 and rig.table("a").commits == []
+    assert "expected=3 got=2" in rig.reported("a").error
+    assert rig.table("a").discarded == 1
+
+
+def test_stop_starts_no_other_pass(rig: Rig) -> None:
     rig.seal("a")
-    rig.table("a").gate.set()
-    stopping.join(60)
-    assert not stopping.is_alive()
-    rig.carrier.tick()
-    assert rig.table("a").passes <= 1
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Poll: the lanes tell nobody but the carrier."""
-    waiting = threading.Event()
-    for _ in range(6000):
-        if condition():
-            return
-        waiting.wait(POLL_S)
-    raise AssertionError("never came true")
+    rig.carrier.stop()
+    rig.carry()
+    assert rig.table("a").commits == []

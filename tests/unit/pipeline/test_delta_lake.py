@@ -1,107 +1,299 @@
-"""Delta tables as the writer uses them, without Spark: marks, keys, evolution, and who loses a race."""
+"""Delta tables take in the log as Iceberg tables do: rows, marks, replays, evolution, and who loses a race."""
 
+import json
+import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import httpx
-import pyarrow as pa
 import pytest
+from duckdb_extensions import import_extension
 
-from mainstem.client.delta import create_storage
-from mainstem.model.errors import Conflict
+from mainstem.client.delta import LocalStorage, create_storage
+from mainstem.model import UNNAMED, Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
-from mainstem.pipeline.deltaplace import Listing
-from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable
-from mainstem.pipeline.lake import Marks
+from mainstem.pipeline.delta.place import Listing
+from mainstem.pipeline.delta.table import DeltaLake
+from mainstem.pipeline.delta.writer import DeltaWriter
+from mainstem.pipeline.plan.writer import Writer, Written
 from mainstem.runtime.clock import SystemClock
-from mainstem.tables.evolution import plan_evolution
 from mainstem.tables.layout import STATE_COLUMNS
 from mainstem.tables.settings import TableSettings
 from tests.compat.catalog_server import Server
 
-NAME = TableName("ns.deep", "orders")
-SETTINGS = TableSettings.from_document({"format": "delta", "columns": {"u": "uuid"}})
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+
+
+def settings(**more: Any) -> TableSettings:
+    return TableSettings.from_document({"format": "delta", **more})
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> DeltaLake:
-    return DeltaLake(create_storage(str(tmp_path)), SystemClock())
+def lake(bench: Any, tmp_path: Path) -> Any:
+    """A bench whose tables are in Delta."""
+    bench.delta = DeltaLake(create_storage(str(tmp_path / "delta")), SystemClock(), application="test-app")
+    return bench
 
 
-@pytest.fixture
-def table(lake: DeltaLake) -> DeltaLakeTable:
-    columns = plan_evolution((), {}, SETTINGS).columns
-    fields = [(column.stored, column.type) for column in columns]
-    created = lake.create(NAME, [*fields, *STATE_COLUMNS], of_rows=columns, vectors=True)
-    evolve(created, {"n": ["int"], "doc": ["object"]}, 0)
-    return created
+def by_duckdb(bench: Any, table: str = "orders") -> list[dict[str, Any]]:
+    """The rows as a reader that is not ours has them."""
+    connection = duckdb.connect()
+    import_extension("delta", con=connection)
+    connection.load_extension("delta")
+    uri = bench.delta.storage.uri(bench.delta.path(bench.name(table)))
+    rows: list[dict[str, Any]] = connection.execute(f"SELECT * FROM delta_scan('{uri}')").to_arrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["_key"], row["_position"]))
 
 
-def evolve(table: DeltaLakeTable, seen: dict[str, list[str]], covered: int) -> None:
-    table.evolve(plan_evolution(table.columns(), seen, SETTINGS), LogPosition(covered))
+def commits(bench: Any, operation: str) -> list[list[dict[str, Any]]]:
+    """What the commits of an operation add and remove."""
+    uri = bench.delta.storage.uri(bench.delta.path(bench.name("orders")))
+    found = []
+    for path in sorted(Path(uri.removeprefix("file://")).glob("_delta_log/*.json")):
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        if any(each.get("commitInfo", {}).get("operation") == operation for each in actions):
+            found.append([each.get("add") or each["remove"] for each in actions if "add" in each or "remove" in each])
+    assert found
+    return found
 
 
-def rows(*values: dict[str, Any]) -> pa.Table:
-    schema = pa.schema(
-        [("u", pa.string()), ("n", pa.int64()), ("doc", pa.string()), ("_key", pa.string()), ("_hlc", pa.int64())]
-    )
-    return pa.Table.from_pylist(list(values), schema=schema)
+def values(bench: Any) -> dict[str, dict[str, Any]]:
+    own = {"_key", "_hlc", "_source", "_position", "_clocks"}
+    rows = by_duckdb(bench)
+    assert len({row["_key"] for row in rows}) == len(rows), "a key stands twice"
+    return {row["_key"]: {name: row[name] for name in row if name not in own} for row in rows}
 
 
-def keys(*values: str) -> pa.Table:
-    return pa.table({"_key": pa.array(values, pa.string())})
-
-
-def test_rows_marks_and_replacement(lake: DeltaLake, table: DeltaLakeTable) -> None:
-    table.append(rows({"_key": "1", "n": 1}, {"_key": "2", "n": 2}), Marks(LogPosition(2), 20))
-    old = table.old_rows(keys("2", "3"), ["n"])
-    assert old.select(["_key", "n"]).to_pylist() == [{"_key": "2", "n": 2}]
-    table.replace(old, rows({"_key": "2", "n": 3}, {"_key": "3", "n": 4}), Marks(LogPosition(4), 40))
-    loaded = lake.load(NAME)
+def marks(bench: Any, table: str = "orders") -> dict[str, int]:
+    loaded = bench.delta.load(bench.name(table))
     assert loaded is not None
-    assert loaded.marks() == Marks(LogPosition(4), 40)
-    found = lake.table(NAME).query({}, sort={"_key": 1}, projection=["_key", "n"])
-    assert found == [{"_key": "1", "n": 1}, {"_key": "2", "n": 3}, {"_key": "3", "n": 4}]
-    loaded.mark(Marks(LogPosition(9), 40))
+    return dict(loaded.marks().positions)
+
+
+def test_rows_are_replaced_deleted_and_added(lake: Any) -> None:
+    lake.seal(lake.change("1", {"n": 1}), lake.change("2", {"n": 2}), lake.change("1", {"n": 3}))
+    assert lake.catch_up(settings=settings()) == 3
+    lake.seal(lake.change("2", None), lake.change("3", {"n": 4}), lake.change("4", {"n": 5}), lake.change("4", None))
+    assert lake.catch_up(settings=settings()) == 7
+    assert values(lake) == {"1": {"n": 3}, "3": {"n": 4}}
+    assert [row["_position"] for row in by_duckdb(lake, "orders_history")] == [1, 3, 2, 4, 5, 6, 7]
+    assert marks(lake) == marks(lake, "orders_history") == {UNNAMED: 7}
+    versions = [lake.delta.load(lake.name(table)).version for table in ("orders", "orders_history")]
+    # A replay commits nothing.
+    assert lake.catch_up(settings=settings()) == 7
+    assert [lake.delta.load(lake.name(table)).version for table in ("orders", "orders_history")] == versions
+    # Every commit of rows says which application of Spark's it is of.
+    log = lake.delta.table(lake.name("orders")).history()
+    assert {each.get("spark.app.id") for each in log if each["operation"] in ("WRITE", "MERGE")} == {"test-app"}
+
+
+def test_partial_and_late_rows_are_merged_with_the_old_ones(lake: Any) -> None:
+    wanted = settings(columns={"u": "uuid", "at": "timestamptz", "price": "decimal(10,2)", "b": "binary", "d": "date"})
+    whole = {"u": UUID, "at": "2024-01-01T10:00:00.123456Z", "price": "1.50", "b": "aGk=", "d": "2024-02-29", "n": 1}
+    lake.seal(lake.change("1", whole, hlc=100), lake.change("2", whole, hlc=100), lake.change("3", whole, hlc=100))
+    lake.catch_up(settings=wanted)
+    before = values(lake)
+    lake.seal(
+        lake.change("1", {"n": 2}, hlc=200),
+        # Older than what is there: it adds a column, and changes none.
+        lake.change("2", {"n": 7, "late": "x"}, hlc=50),
+        lake.change("3", None, hlc=300),
+    )
+    lake.catch_up(settings=wanted)
+    lake.seal(lake.change("3", {"n": 8}, hlc=250), lake.change("3", {"late": "back"}, hlc=400))
+    lake.catch_up(settings=wanted)
+    found = values(lake)
+    assert found["1"] == before["1"] | {"n": 2, "late": None}
+    assert found["2"] == before["2"] | {"late": "x"}
+    assert found["3"] == dict.fromkeys(before["3"]) | {"late": "back"}
+
+
+def test_a_row_that_does_not_fit_is_a_dead_letter(lake: Any) -> None:
+    wanted = settings(columns={"n": "int"})
+    lake.seal(lake.change("1", {"n": "no"}), lake.change("2", {"n": 5}))
+    lake.catch_up(settings=wanted)
+    assert values(lake) == {"2": {"n": 5}}
+    assert [row["_reason"] for row in by_duckdb(lake, "orders_dead_letters")] == ["n: 'no' is not int"]
+    assert [row["_position"] for row in by_duckdb(lake, "orders_history")] == [2]
+
+
+def test_types_change_and_every_row_is_kept(lake: Any) -> None:
+    wanted = settings(columns={"u": "uuid"})
+    lake.seal(lake.change("1", {"n": 1, "u": UUID, "doc": {"a": 1}}))
+    lake.catch_up(settings=wanted)
+    table = lake.delta.load(lake.name("orders"))
+    version = table.version
+    lake.seal(lake.change("2", {"n": 1.5, "u": None, "doc": "text", "late": "x"}))
+    lake.catch_up(settings=wanted)
     table.refresh()
-    assert table.marks().position == 9
-
-
-def test_a_writer_that_was_overtaken_loses(lake: DeltaLake, table: DeltaLakeTable) -> None:
-    other = lake.load(NAME)
-    assert other is not None
-    table.append(rows({"_key": "1", "n": 1}), Marks(LogPosition(1), 1))
-    with pytest.raises(Conflict):
-        other.append(rows({"_key": "1", "n": 1}), Marks(LogPosition(1), 1))
-    other.refresh()
-    assert other.marks().position == 1
-    assert len(lake.table(NAME).query()) == 1
-
-
-def test_types_change_and_every_row_is_kept(lake: DeltaLake, table: DeltaLakeTable) -> None:
-    uuid = "123e4567-e89b-12d3-a456-426614174000"
-    table.append(rows({"_key": "1", "n": 1, "u": uuid, "doc": '{"a":1}'}), Marks(LogPosition(1), 1))
-    evolve(table, {"n": ["double"], "late": ["string"], "doc": ["string"]}, 1)
     types = {column.name: (column.type, column.kind) for column in table.columns()}
     assert types["u"] == ("uuid", None)
     assert (types["n"][0], types["late"][0]) == ("double", "string")
-    assert table.columns_since() == {"late": 1}
-    assert table.marks().position == 1
-    evolve(table, {"n": ["string"]}, 1)
-    (row,) = lake.table(NAME).query()
-    assert (row["n"], row["doc"], row["u"]) == ("1.0", '{"a":1}', uuid)
+    assert table.columns_since() == {"late": LogPosition(1)}
+    lake.seal(lake.change("3", {"n": "word", "u": None, "doc": None, "late": None}))
+    lake.catch_up(settings=wanted)
+    assert values(lake) == {
+        "1": {"u": UUID, "n": "1.0", "doc": '{"a":1}', "late": None},
+        "2": {"u": None, "n": "1.5", "doc": "text", "late": "x"},
+        "3": {"u": None, "n": "word", "doc": None, "late": None},
+    }
+    for actions in commits(lake, "CHANGE COLUMNS"):
+        assert not any(each["dataChange"] for each in actions), "a change of types is none of rows"
     # A version from before still shows what was there.
-    assert lake.table(NAME).snapshot(2).query(projection=["n"]) == [{"n": 1}]
+    assert lake.delta.table(lake.name("orders")).snapshot(version).query(projection=["n"]) == [{"n": 1}]
+
+
+def test_many_batches_over_restarts_and_partitions(lake: Any) -> None:
+    wanted = settings(columns={"day": "date"}, partition=["day"])
+    draw = random.Random(4)
+    expected: dict[str, Any] = {}
+    for batch in range(5):
+        changes = []
+        for _ in range(60):
+            key, day, number = str(draw.randrange(50)), f"2024-01-0{draw.randrange(1, 4)}", draw.randrange(1000)
+            if draw.random() < 0.2:
+                expected.pop(key, None)
+                changes.append(lake.change(key, None))
+            else:
+                expected[key] = (day, number)
+                changes.append(lake.change(key, {"day": day, "n": number}))
+        lake.seal(*changes)
+        if batch % 2:
+            lake.finder.forget(lake.name("orders"))
+        lake.catch_up(settings=wanted)
+    assert {key: (str(row["day"]), row["n"]) for key, row in values(lake).items()} == expected
+    assert len(by_duckdb(lake, "orders_history")) == lake.position
+
+
+def test_hours_stand_below_their_day(lake: Any) -> None:
+    wanted = settings(columns={"at": "timestamptz"}, partition=["day(at) as dt", "hour(at) as hr"])
+    moments = ["2024-01-15T14:30:00+00:00", "2024-01-15T03:00:00+00:00", "2024-02-01T00:00:00+00:00", None]
+    lake.seal(*(lake.change(str(number), {"at": at}) for number, at in enumerate(moments)))
+    lake.catch_up(settings=wanted)
+    lake.seal(lake.change("1", {"at": moments[0]}))
+    lake.catch_up(settings=wanted)
+    shown = {key: (str(row["dt"]), row["hr"]) for key, row in values(lake).items()}
+    assert shown == {
+        "0": ("2024-01-15", "14"),
+        "1": ("2024-01-15", "14"),
+        "2": ("2024-02-01", "00"),
+        "3": ("None", None),
+    }
+    paths = [file.path for file in lake.delta.load(lake.name("orders")).files]
+    assert any(path.startswith("dt=2024-01-15/hr=14/") for path in paths), paths
+
+
+class Overtaken(DeltaWriter):
+    """Somebody else commits the same changes when everything of this writer is staged. Only the first time."""
+
+    overtake: Any = None
+
+    def stage(self, written: Written) -> list[Any]:
+        staged = super().stage(written)
+        overtake, Overtaken.overtake = Overtaken.overtake, None
+        if overtake is not None:
+            overtake()
+        return staged
+
+
+def test_two_pipelines_at_once_count_nothing_twice(lake: Any) -> None:
+    """A zombie runs the same micro-batch as the pipeline that took its place."""
+    lake.seal(lake.change("1", {"n": 1}), lake.change("2", {"n": 2}))
+    lake.catch_up(settings=settings())
+    lake.seal(lake.change("1", {"n": 10}), lake.change("2", None), lake.change("3", {"n": 3}))
+    other = lake.carrier()
+    Overtaken.overtake = lambda: other.carry(None, (), "other")
+
+    def zombie(name: TableName) -> Writer:
+        return Overtaken(lake.delta, lake.spark, name, settings(), lineage=lake.lineage, finder=lake.finder)
+
+    carrier = lake.carrier()
+    carrier._writer_for = zombie
+    carrier.carry(None, (), "zombie")
+    assert Overtaken.overtake is None
+    assert lake.progress.report({}).tables[str(lake.name("orders"))].error is None
+    assert values(lake) == {"1": {"n": 10}, "3": {"n": 3}}
+    assert [row["_position"] for row in by_duckdb(lake, "orders_history")] == [1, 3, 2, 4, 5]
+
+
+def test_what_was_staged_for_a_race_that_was_lost_is_not_committed_later(lake: Any) -> None:
+    """Not even where the files could not be removed, because the store was away just then."""
+    lake.seal(lake.change("1", {"n": 1}))
+    lake.catch_up(settings=settings())
+    lake.seal(lake.change("2", {"n": 2}))
+
+    class Unlucky(DeltaWriter):
+        losses = 1
+
+        def stage(self, written: Written) -> list[Any]:
+            staged = super().stage(written)
+            if Unlucky.losses:
+                Unlucky.losses -= 1
+                raise Conflict("lost")
+            return staged
+
+    class Away(LocalStorage):
+        def delete(self, path: str) -> None:
+            raise OSError(f"the store is away. path={path}")
+
+    storage = lake.delta.storage
+    lake.delta.storage = Away(storage.folder)
+    carrier = lake.carrier()
+    carrier._writer_for = lambda name: Unlucky(
+        lake.delta, lake.spark, name, settings(), lineage=lake.lineage, finder=lake.finder
+    )
+    carrier.carry(None, (), "unlucky")
+    lake.delta.storage = storage
+    assert Unlucky.losses == 0
+    assert values(lake) == {"1": {"n": 1}, "2": {"n": 2}}
+    assert [row["_position"] for row in by_duckdb(lake, "orders_history")] == [1, 2]
+
+
+@pytest.mark.parametrize("committed", ["history", "state"])
+def test_what_one_of_two_commits_left_behind_catches_up(lake: Any, committed: str) -> None:
+    """Every Delta table has a log of its own: a crash may come between."""
+    lake.seal(lake.change("1", {"n": 1}))
+    lake.catch_up(settings=settings())
+    lake.seal(lake.change("1", {"n": 2}), lake.change("2", {"n": 3}))
+
+    class OnlyOne(DeltaWriter):
+        def stage(self, written: Written) -> list[Any]:
+            for change in super().stage(written):
+                if (change.table.name == lake.name("orders")) == (committed == "state"):
+                    change.commit()
+            raise RuntimeError("killed")
+
+        def discard(self, written: Written) -> None:
+            """Nobody is left who could."""
+
+    carrier = lake.carrier()
+    carrier._writer_for = lambda name: OnlyOne(
+        lake.delta, lake.spark, name, settings(), lineage=lake.lineage, finder=lake.finder
+    )
+    carrier.carry(None, (), "killed")
+    assert "killed" in lake.progress.report({}).tables[str(lake.name("orders"))].error
+    # A process that starts anew knows nothing of it.
+    lake.finder.forget(lake.name("orders"))
+    assert lake.catch_up(settings=settings()) == 3
+    assert values(lake) == {"1": {"n": 2}, "2": {"n": 3}}
+    assert [row["_position"] for row in by_duckdb(lake, "orders_history")] == [1, 2, 3]
 
 
 def test_the_catalog_lists_every_table_once(tmp_path: Path) -> None:
+    name = TableName("ns.deep", "orders")
     with Server(tmp_path / "catalog", str(tmp_path / "warehouse")) as server:
         listing = Listing(server.url, None)
-        lake = DeltaLake(create_storage(str(tmp_path / "delta")), SystemClock(), listing.enter)
+        delta = DeltaLake(create_storage(str(tmp_path / "delta")), SystemClock(), listing.enter)
         for _ in range(2):
-            lake.create(NAME, STATE_COLUMNS)
+            delta.create(name, STATE_COLUMNS)
         # A process that starts anew enters them again.
-        Listing(server.url, None).enter(NAME, lake.storage.uri(lake.path(NAME)))
-        found = httpx.get(f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables", timeout=60).json()["identifiers"]
+        Listing(server.url, None).enter(name, delta.storage.uri(delta.path(name)))
+        found: Sequence[Any] = httpx.get(
+            f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables", timeout=60
+        ).json()["identifiers"]
         assert found == [{"namespace": ["ns", "deep"], "name": "orders"}]

@@ -1,4 +1,4 @@
-"""Maintenance of Delta tables without Spark: what it puts together, folds and removes, and that the rows stay."""
+"""Maintenance of Delta tables: what it puts together, folds and removes, and that the rows stay."""
 
 from pathlib import Path
 from typing import Any
@@ -7,26 +7,35 @@ import duckdb
 import pyarrow as pa
 import pytest
 from duckdb_extensions import import_extension
+from pyspark.sql import SparkSession
 
 from mainstem.client.delta import create_storage
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
-from mainstem.pipeline.deltamaintenance import DeltaMaintenance
-from mainstem.pipeline.deltapartitions import PartitionColumn
-from mainstem.pipeline.deltatable import DeltaLake, DeltaLakeTable
-from mainstem.pipeline.lake import Marks
+from mainstem.model.position import UNNAMED, LogPosition
+from mainstem.pipeline.commit.lake import Marks
+from mainstem.pipeline.delta.maintenance import DeltaMaintenance
+from mainstem.pipeline.delta.partitions import PartitionColumn
+from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable
+from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import ManualClock, SystemClock
 from mainstem.tables.layout import STATE_COLUMNS
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.types import STRING
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
 NAME = TableName("default", "orders")
 FILES = 6
 
 
+def marked(position: int, hlc_max: int = 0) -> Marks:
+    return Marks({UNNAMED: LogPosition(position)}, hlc_max)
+
+
 @pytest.fixture
-def lake(tmp_path: Path) -> DeltaLake:
+def lake(spark: SparkSession, tmp_path: Path) -> DeltaLake:
+    join_session(spark)
     return DeltaLake(create_storage(str(tmp_path)), SystemClock())
 
 
@@ -37,12 +46,12 @@ def rows(*keys: str, p: str | None = None) -> pa.Table:
 
 def made(lake: DeltaLake, *, partitioned: bool = False) -> DeltaLakeTable:
     columns = [("p", STRING)] if partitioned else []
-    partition = [PartitionColumn("p", STRING)] if partitioned else []
+    partition = [PartitionColumn("p", STRING, "p")] if partitioned else []
     return lake.create(NAME, [*columns, *STATE_COLUMNS], partition=partition, vectors=True)
 
 
 def run(lake: DeltaLake, *steps: Step, partitions: tuple[str, ...] = (), **changes: Any) -> dict[str, dict[str, int]]:
-    maintenance = DeltaMaintenance(lake, Turns(), MaintenanceSettings())
+    maintenance = DeltaMaintenance(lake, SparkSession.active(), Turns(), MaintenanceSettings())
     table = maintenance.load(NAME)
     assert table is not None
     return maintenance.run(
@@ -66,43 +75,42 @@ def keys_now(lake: DeltaLake) -> list[str]:
 
 
 def without(table: DeltaLakeTable, *keys: str) -> None:
+    table.lake.table(NAME).delete({"_key": {"$in": list(keys)}})
     table.refresh()
-    old = table.old_rows(pa.table({"_key": pa.array(keys)}), ["_key"])
-    table.replace(old, rows(), table.marks())
 
 
 def test_small_files_become_one_and_the_marks_stay(lake: DeltaLake) -> None:
     table = made(lake)
     for n in range(FILES):
-        table.append(rows(f"a{n}", f"b{n}"), Marks(LogPosition(n + 1), n))
+        table.append(rows(f"a{n}", f"b{n}"), marked(n + 1, n))
     without(table, "a1", "b2", "a3", "b3")
     expected = sorted({f"{letter}{n}" for letter in "ab" for n in range(FILES)} - {"a1", "b2", "a3", "b3"})
     done = run(lake, Step.COMPACT, Step.DELETES)
     # One file had lost all its rows with the commit itself.
     assert (done["compact"]["files_read"], done["compact"]["files_written"]) == (FILES - 1, 1)
     table.refresh()
-    assert (len(table.files), table.marks()) == (1, Marks(LogPosition(FILES), FILES - 1))
+    assert (len(table.files), table.marks()) == (1, marked(FILES, FILES - 1))
     assert keys_now(lake) == expected
     assert run(lake, Step.COMPACT) == {"compact": done["compact"] | dict.fromkeys(done["compact"], 0)}
 
 
 def test_a_file_of_which_much_is_gone_is_written_anew(lake: DeltaLake) -> None:
     table = made(lake)
-    table.append(rows(*(f"{n:03}" for n in range(100))), Marks(LogPosition(1)))
-    table.append(rows(*(f"k{n:03}" for n in range(100))), Marks(LogPosition(2)))
+    table.append(rows(*(f"{n:03}" for n in range(100))), marked(1))
+    table.append(rows(*(f"k{n:03}" for n in range(100))), marked(2))
     without(table, *(f"{n:03}" for n in range(50)), "k000")
     assert run(lake, Step.DELETES)["deletes"] == {"files_read": 1, "files_written": 1}
     table.refresh()
     gone = [0 if file.deletionVector is None else file.deletionVector.cardinality for file in table.files]
     assert sorted(gone) == [0, 1]
-    assert len(keys_now(lake)) == 149 and table.marks().position == 2
+    assert len(keys_now(lake)) == 149 and table.marks() == marked(2)
 
 
 def test_only_the_partitions_that_are_named(lake: DeltaLake) -> None:
     table = made(lake, partitioned=True)
     for n in range(FILES):
         for p in ("x", "y z"):
-            table.append(rows(f"{p}{n}", p=p), Marks(LogPosition(n + 1)))
+            table.append(rows(f"{p}{n}", p=p), marked(n + 1))
     assert run(lake, Step.COMPACT, partitions=("p=y+z",))["compact"]["files_read"] == FILES
     table.refresh()
     assert sorted(file.partition for file in table.files) == ["p=x"] * FILES + ["p=y+z"]
@@ -112,7 +120,7 @@ def test_only_the_partitions_that_are_named(lake: DeltaLake) -> None:
 def test_what_no_version_needs_is_removed(lake: DeltaLake, tmp_path: Path) -> None:
     table = made(lake)
     for n in range(FILES):
-        table.append(rows(f"a{n}"), Marks(LogPosition(n + 1)))
+        table.append(rows(f"a{n}"), marked(n + 1))
     stray = tmp_path / "default" / "orders" / "stray.parquet"
     stray.write_bytes(b"PAR1")
     run(lake, Step.COMPACT)

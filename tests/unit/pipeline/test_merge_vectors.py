@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from mainstem.model import Change, merge
-from tests.unit.pipeline.conftest import BOTH_WAYS
+from tests.unit.pipeline.conftest import BOTH_CATALOGS
 
-pytestmark = [pytest.mark.spark, BOTH_WAYS]
+pytestmark = [pytest.mark.spark, BOTH_CATALOGS]
 
 _FOLDER = Path(__file__).parents[2] / "vectors"
 VECTORS = json.loads((_FOLDER / "merge.json").read_text())

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,10 @@ import pytest
 
 from mainstem.catalog.files import LocalFiles
 from mainstem.catalog.inventory import Inventories
-from mainstem.pipeline.declared import bring_up_to_date
-from mainstem.pipeline.maintenance import Maintenance
-from mainstem.pipeline.scanfiles import plan_files
+from mainstem.pipeline.plan.declared import bring_up_to_date
 from mainstem.pipeline.turns import Turns
-from mainstem.pipeline.upsert import BranchUpsert
+from mainstem.pipeline.upkeep.maintenance import Maintenance
+from mainstem.pipeline.upkeep.scanfiles import plan_files
 from mainstem.query.sandbox import extension_file
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
@@ -95,13 +95,19 @@ def expected_of(model: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-@pytest.mark.soak
-def test_upserts_are_right_over_specs_that_evolve(bench: Any) -> None:
+@pytest.mark.parametrize("version", [2, pytest.param(3, marks=pytest.mark.soak)])
+def test_upserts_are_right_over_specs_that_evolve(bench: Any, version: int) -> None:
     draw = random.Random(7)
     model: dict[str, dict[str, Any]] = {}
-    specs: list[tuple[str, ...]] = [(), ("bucket(3, _key)",), ("day(ts) as dt", "bucket(2, _key)"), ("country",)]
+    specs: list[tuple[str, ...]] = [
+        (),
+        ("bucket(3, _key)",),
+        ("day(ts) as dt", "hour(ts) as hr"),
+        ("day(ts) as dt", "bucket(2, _key)"),
+        ("country",),
+    ]
     for spec in specs:
-        wanted = settings(*spec)
+        wanted = settings(*spec, format_version=version)
         bring_up_to_date(bench.lake, bench.name("orders"), wanted)
         changes = []
         for key in draw.sample(range(60), 45):
@@ -112,8 +118,7 @@ def test_upserts_are_right_over_specs_that_evolve(bench: Any) -> None:
                 model[str(key)] = row(draw)
                 changes.append(bench.change(str(key), model[str(key)]))
         bench.seal(*changes)
-        # Once by plain SQL, as tables of version 3 are written, and otherwise as all the others are.
-        bench.catch_up(settings=wanted, upsert=BranchUpsert() if spec == specs[2] else None)
+        bench.catch_up(settings=wanted)
     expected = expected_of(model)
     table = bench.lake.load(bench.name("orders"))
     assert table.java.specs().size() == len(specs)
@@ -147,6 +152,29 @@ def test_every_kind_of_partition_and_its_name(bench: Any) -> None:
     history = bench.lake.load(bench.name("orders_history"))
     names = {field.name() for field in history.java.spec().fields()}
     assert names == {"_time_day", "_source_time_year", "_key_bucket_2"}
+
+
+def test_hours_below_their_day_are_shown_without_it_and_outlive_a_rewrite(bench: Any) -> None:
+    wanted = settings("day(ts) as dt", "hour(ts) as hr")
+    draw = random.Random(5)
+    model = {str(key): row(draw) for key in range(20)}
+    bench.seal(*(bench.change(key, {**each, "odd": 1}) for key, each in model.items()))
+    bench.catch_up(settings=wanted)
+    table = bench.lake.load(bench.name("orders"))
+    assert _spec(table) == {("dt", "day"), ("hr", "hour")}
+    document = json.loads(Path(metadata_location(bench)).read_bytes())
+    files = Inventories(LocalFiles().file_io).take(document).files
+    for facts in files:
+        assert re.fullmatch(r"dt=2026-0[12]-\d\d/hr=\d\d", facts.partition) and f"/{facts.partition}/" in facts.path
+    assert {facts.partition: facts.path for facts in plan_files(table).facts} == {
+        facts.partition: facts.path for facts in files
+    }
+    # Text in a column of numbers: the table is rewritten, and keeps its partitions.
+    bench.seal(bench.change("0", {**model["0"], "odd": "text"}))
+    bench.catch_up(settings=wanted)
+    table.refresh()
+    assert _spec(table) == {("dt", "day"), ("hr", "hour")}
+    assert by_spark(bench) == expected_of(model) == by_pyiceberg(bench)
 
 
 def test_a_field_waits_for_its_column_and_its_column_keeps_a_type_that_suits_it(bench: Any) -> None:

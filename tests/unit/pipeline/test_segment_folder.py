@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstem.model import Corrupt, LogPosition, TableName
-from mainstem.pipeline.segments import SegmentFolder, clocks_are_ordered, slice_for, tables_of
+from mainstem.pipeline.source.segments import SegmentFolder, clocks_are_ordered, slice_for, tables_of
 
 ORDERS = TableName("default", "orders")
 

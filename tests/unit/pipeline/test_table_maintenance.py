@@ -12,13 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mainstem.pipeline.compaction import Compaction, own_lake
-from mainstem.pipeline.driver_sql import DriverSql
-from mainstem.pipeline.maintenance import Maintenance
-from mainstem.pipeline.scanfiles import plan_files
-from mainstem.pipeline.session import join_session
-from mainstem.pipeline.tablewriter import TableWriter
+from mainstem.model import UNNAMED
+from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns
+from mainstem.pipeline.upkeep.compaction import Compaction, own_lake
+from mainstem.pipeline.upkeep.maintenance import Maintenance
+from mainstem.pipeline.upkeep.scanfiles import plan_files
 from mainstem.query.sandbox import extension_file
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
@@ -79,7 +78,7 @@ def test_small_files_become_one_with_the_same_rows_and_marks(bench: Any, version
     assert by_duckdb(bench) == sorted((key, row["n"], row["k"]) for key, row in before.items())
     table = bench.lake.load(bench.name("orders"))
     assert table.marks() == marks
-    assert table.java.currentSnapshot().summary().get("mainstem.position") == str(marks.position)
+    assert table.java.currentSnapshot().summary().get("mainstem.position") == str(marks.positions[UNNAMED])
     # The ingest goes on, and finds the rows where they are now.
     bench.seal(bench.change("20", {"n": 99, "k": 20}), bench.change("21", None))
     bench.catch_up(settings=TableSettings(format_version=version))
@@ -94,6 +93,8 @@ class _Busy:
         self._turns = turns
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        bench.asked_for = None
+        self._carrier = bench.carrier(turns=turns)
         self.batches = 0
         self.failure: BaseException | None = None
 
@@ -111,19 +112,18 @@ class _Busy:
             while not self._stop.is_set():
                 number = 1000 + self.batches
                 self._bench.seal(*(self._bench.change(str(key), {"n": number, "k": key}) for key in range(KEYS)))
-                writer = TableWriter(
-                    self._bench.lake,
-                    self._bench.name("orders"),
-                    TableSettings(),
-                    upsert=self._bench.row_delta,
-                    sql=DriverSql(),
-                    side_jobs=self._bench.side_jobs,
-                    turns=self._turns,
-                )
-                writer.catch_up(self._bench.segments())
+                self._go()
                 self.batches += 1
         except BaseException as error:
             self.failure = error
+
+    def _go(self) -> None:
+        """Until the batch is in: a table whose turn it is not is left out for a moment."""
+        name, progress = self._bench.name("orders"), self._bench.progress
+        while progress.covered(name) < self._bench.position:
+            self._carrier.carry(None, (), "busy")
+            failure = progress.report({}).tables[str(name)].error if str(name) in progress.report({}).tables else None
+            assert failure is None, failure
 
 
 def test_a_busy_table_is_compacted_and_its_ingest_never_fails(bench: Any) -> None:
@@ -137,7 +137,7 @@ def test_a_busy_table_is_compacted_and_its_ingest_never_fails(bench: Any) -> Non
     assert busy.batches >= results["compact"]["races_lost"]
     last = 999 + busy.batches
     assert bench.values() == {str(key): {"n": last, "k": key} for key in range(KEYS)}
-    assert bench.lake.load(bench.name("orders")).marks().position == bench.position
+    assert bench.lake.load(bench.name("orders")).marks().positions == {UNNAMED: bench.position}
 
 
 def test_many_deletes_over_many_files_become_one_file(bench: Any) -> None:
@@ -231,7 +231,7 @@ def test_deletes_manifests_snapshots_and_orphans(bench: Any) -> None:
     assert results["expire"]["snapshots"] >= 5
     table.refresh()
     assert len(list(table.java.snapshots())) == 1
-    assert table.java.currentSnapshot().summary().get("mainstem.position") == str(marks.position)
+    assert table.java.currentSnapshot().summary().get("mainstem.position") == str(marks.positions[UNNAMED])
     assert table.marks() == marks
     assert bench.values() == before
     # A file that nothing has goes; a dry run only counts it.

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from mainstem.model import Operation
+from mainstem.model import UNNAMED, Operation
 from mainstem.tables.settings import TableSettings
-from tests.unit.pipeline.conftest import BOTH_WAYS
+from tests.unit.pipeline.conftest import BOTH_CATALOGS
 
-pytestmark = [pytest.mark.spark, BOTH_WAYS]
+pytestmark = [pytest.mark.spark, BOTH_CATALOGS]
 
 
 def test_last_row_of_a_key_stays_and_a_deleted_one_goes(bench: Any) -> None:
@@ -48,7 +48,7 @@ def test_columns_change_their_types_midway_and_keep_every_value(bench: Any) -> N
         "1": {"a": 1.0, "b": "1", "c": "true", "d": None, "e": '{"x":[1]}', "f": None},
         "2": {"a": 2.5, "b": "text", "c": "0", "d": 7, "e": "plain", "f": str(2**70)},
     }
-    assert bench.lake.load(bench.name("orders")).marks().position == 2
+    assert bench.lake.load(bench.name("orders")).marks().positions == {UNNAMED: 2}
 
 
 def test_a_missing_column_keeps_its_value_and_a_null_takes_it(bench: Any) -> None:
@@ -67,8 +67,8 @@ def test_a_row_the_sealer_refused_is_a_dead_letter(bench: Any) -> None:
     assert len(bench.rows("orders_history")) == 1
     bench.seal(bench.change("3", {"": 1}), errors={3: "empty column name"})
     assert bench.catch_up() == 3
-    assert bench.lake.load(bench.name("orders")).marks().position == 3
-    assert bench.lake.load(bench.name("orders_history")).marks().position == 3
+    assert bench.lake.load(bench.name("orders")).marks().positions == {UNNAMED: 3}
+    assert bench.lake.load(bench.name("orders_history")).marks().positions == {UNNAMED: 3}
     assert len(bench.rows("orders_dead_letters")) == 2
 
 
@@ -101,12 +101,14 @@ def test_a_declared_type_wins_and_what_does_not_fit_is_a_dead_letter(bench: Any)
 
 def test_reserved_odd_and_many_column_names(bench: Any) -> None:
     row = {"_key": 1, "_key_": 2, "_file": "f", "a.b": 3, "with space": 4, "back`tick": 5, "Ünï": 6, "ID": 7, "id": 8}
+    row |= {'quo"te': 9, "back\\slash": 10, "it's": 11, "$x": 12, "select": 13}
     bench.seal(bench.change("k", row))
     bench.catch_up()
     bench.seal(bench.change("k", {"a.b": 4}), bench.change("k2", {"_key": 9}))
     bench.catch_up()
     stored = {"_key_": 1, "_key__": 2, "_file_": "f", "a.b": 4}
-    assert bench.values()["k"] == stored | {"with space": 4, "back`tick": 5, "Ünï": 6, "ID": 7, "id": 8}
+    as_they_are = {name: value for name, value in row.items() if name not in ("_key", "_key_", "_file", "a.b")}
+    assert bench.values()["k"] == stored | as_they_are
     assert bench.values()["k2"]["_key_"] == 9
 
 
@@ -146,3 +148,40 @@ def test_partitions_stay_over_a_rewrite(bench: Any) -> None:
     }
     spec = bench.lake.load(bench.name("orders")).java.spec().toString()
     assert "bucket[4]" in spec and "truncate[1]" in spec
+
+
+def test_old_values_of_every_type_come_through_a_merge_as_they_are(bench: Any) -> None:
+    """A partial row takes the rest from the old one, which goes through JSON on its way."""
+    declared = {
+        "whole": "long", "small": "int", "real": "double", "short": "float", "money": "decimal(38,10)", "day": "date",
+        "at": "timestamptz", "local": "timestamp", "id": "uuid", "raw": "binary", "text": "string", "yes": "boolean",
+    }  # fmt: skip
+    settings = TableSettings.from_document({"columns": declared})
+    rows: dict[str, dict[str, Any]] = {
+        "least": {
+            "whole": -(2**63), "small": -(2**31), "real": "-Infinity", "short": -3.4028234e38, "money": "0.0000000001",
+            "day": "0001-01-01", "at": "0002-01-01T00:00:00.000001Z", "local": "0001-01-01T00:00:00.000001",
+            "id": "00000000-0000-0000-0000-000000000000", "raw": "", "text": "", "yes": False,
+        },
+        "greatest": {
+            "whole": 2**63 - 1, "small": 2**31 - 1, "real": 1.7976931348623157e308, "short": 1.1754944e-38,
+            "money": "9" * 28 + "." + "9" * 10, "day": "9999-12-31", "at": "9999-12-31T23:59:59.999999Z",
+            "local": "9999-12-31T23:59:59.999999", "id": "ffffffff-ffff-ffff-ffff-ffffffffffff", "raw": "/wD+",
+            "text": 'null "quoted" \\ \u2028 \u0001 😀 {"a":1}', "yes": True,
+        },
+        "odd": {
+            "whole": 0, "small": 0, "real": -0.0, "short": 0.1, "money": "-1.5", "day": "1582-10-10",
+            "at": "1900-01-01T00:00:00.123456Z", "local": "2024-03-31T02:30:00", "raw": "aGk=", "text": "null",
+            "id": "123e4567-e89b-12d3-a456-426614174000", "yes": True,
+        },
+        "nothing": dict.fromkeys(declared),
+    }  # fmt: skip
+    bench.seal(*(bench.change(key, row) for key, row in rows.items()))
+    bench.catch_up(settings=settings)
+    before = bench.values()
+    assert sorted(before) == sorted(rows)
+    bench.seal(*(bench.change(key, {"more": 1}) for key in rows))
+    bench.catch_up(settings=settings)
+    assert bench.values() == {key: row | {"more": 1} for key, row in before.items()}
+    assert str(before["greatest"]["money"]) == "9" * 28 + "." + "9" * 10
+    assert before["greatest"]["text"] == rows["greatest"]["text"]

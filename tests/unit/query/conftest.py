@@ -1,13 +1,14 @@
 """Real Iceberg tables on local files, and an engine over them."""
 
 import datetime as dt
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from mainstem.query.engine import EngineSettings, QueryEngine
+from mainstem.query.processes import Sandboxes
 from mainstem.query.sandbox import SandboxSettings
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
@@ -38,15 +39,21 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalog:
     return catalog
 
 
+SANDBOX = SandboxSettings(memory_bytes_max=256 * 1024 * 1024, threads=1)
+
+
+@pytest.fixture(scope="session")
+def sandboxes(catalog: FolderCatalog) -> Iterator[Sandboxes]:
+    """Real processes, for all engines of these tests."""
+    sandboxes = Sandboxes(SANDBOX, f"{catalog.folder}/", 3)
+    yield sandboxes
+    sandboxes.close()
+
+
 @pytest.fixture
-async def engine(catalog: FolderCatalog) -> AsyncIterator[QueryEngine]:
+async def engine(catalog: FolderCatalog, sandboxes: Sandboxes) -> AsyncIterator[QueryEngine]:
     """Two at a time, two more waiting, in 256 MB each."""
-    settings = EngineSettings(
-        folder=f"{catalog.folder}/",
-        running_max=2,
-        waiting_max=2,
-        sandbox=SandboxSettings(memory_bytes_max=256 * 1024 * 1024, threads=1),
-    )
-    engine = QueryEngine(FolderLake(catalog), settings)
+    settings = EngineSettings(folder=f"{catalog.folder}/", running_max=2, waiting_max=2, sandbox=SANDBOX)
+    engine = QueryEngine(FolderLake(catalog), settings, sandboxes=sandboxes)
     yield engine
     await engine.close()

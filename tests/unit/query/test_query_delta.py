@@ -11,12 +11,16 @@ import pytest
 from mainstem.client.delta import DeltaTable, LocalStorage
 from mainstem.client.delta.variant import encode
 from mainstem.model import Invalid, TableName
-from mainstem.query.binding import Freshness
+from mainstem.query.binding import Binder, Freshness
 from mainstem.query.delta import DeltaTables
 from mainstem.query.encode import csv_bytes, json_rows
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
+from mainstem.query.plan import Planner, PlanRequest
 from mainstem.query.ports import LoadedTable
-from mainstem.tables.layout import POSITION_MARK, delta_path
+from mainstem.query.processes import Sandboxes
+from mainstem.query.statements import Statements
+from mainstem.tables.layout import delta_path
+from mainstem.tables.marks import POSITION_MARK
 from tests.unit.query.test_query_latest import FakePending, change
 
 NAME = TableName("default", "orders")
@@ -100,3 +104,15 @@ async def test_the_latest_is_of_the_same_kind(engine: QueryEngine) -> None:
     )
     assert types == ["BIGINT", "VARIANT"]
     assert rows == [[0, {"new": [1.5]}], [2, 2.5], [3, None], [4, []], [5, True], [9, "late"]]
+
+
+async def test_a_plan_names_deltas_partitions(tmp_path: Path, sandboxes: Sandboxes) -> None:
+    table = DeltaTable(LocalStorage(tmp_path), delta_path(NAME))
+    rows = pa.table({"id": [1, 2, 3], "day": ["2026-01-01", "2026-01-02", None]})
+    table.write(rows, partition_by=["day"])
+    planner = Planner(Binder(DeltaLakeOnly(tmp_path), None), Statements(sandboxes))
+    (scan,) = (await planner.plan(PlanRequest(sql="SELECT * FROM orders"))).scans
+    assert scan.partition_names == ("day=2026-01-01", "day=2026-01-02", "day=null")
+    (scan,) = (await planner.plan(PlanRequest(sql="SELECT * FROM orders WHERE day = '2026-01-02'"))).scans
+    assert scan.partition_names == ("day=2026-01-02",)
+    assert (scan.partitions.total, scan.partitions.selected) == (3, 1)

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 import pyarrow as pa
 import pytest
 
-from mainstem.model import Invalid, NotFound, TableName
+from mainstem.model import Denied, Invalid, NotFound, TableName
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import QueryEngine, QueryRequest
 from mainstem.query.plan import Planner
 from mainstem.query.ports import PinnedTable
-from mainstem.query.route import RouteSettings
+from mainstem.query.route import EngineName, RouteSettings
+from tests.unit.query.folder_lake import FolderCatalog
 
 NOTHING = RouteSettings(bytes_max=0, rows_max=0)
 
@@ -42,7 +43,7 @@ class FakeSpark:
 
 
 def dispatcher(engine: QueryEngine, spark: FakeSpark, settings: RouteSettings) -> Dispatcher:
-    return Dispatcher(engine, Planner(engine.binder, engine.parser), settings, big=spark)
+    return Dispatcher(engine, Planner(engine.binder, engine.statements), settings, big=spark)
 
 
 @pytest.mark.parametrize(("limit", "count", "truncated"), [(10, 3, False), (3, 3, False), (2, 2, True), (1, 1, True)])
@@ -89,3 +90,26 @@ async def test_time_and_checks_hold_there_too(engine: QueryEngine) -> None:
     with pytest.raises(NotFound):
         async with dispatcher(engine, spark, NOTHING).open(QueryRequest(sql="FROM nope")):
             pass
+
+
+async def test_no_engine_reads_files_beyond_the_table(catalog: FolderCatalog, engine: QueryEngine) -> None:
+    """A writer of one namespace lists a file of another's in a manifest of its own."""
+    secret = catalog.load_table(("other", "secrets"))
+    (stolen,) = [task.file.file_path for task in secret.scan().plan_files()]
+    thief = catalog.create_table(("default", "thief"), schema=pa.schema([("word", pa.string())]))
+    thief.add_files([stolen])
+    try:
+        for engine_name in (EngineName.SPARK, EngineName.DUCKDB, None):
+            spark = FakeSpark()
+            with pytest.raises(Denied):
+                request = QueryRequest(sql="SELECT word FROM thief", engine=engine_name)
+                async with dispatcher(engine, spark, NOTHING).open(request, _own_only) as running:
+                    [batch async for batch in running.batches()]
+            assert spark.asked == []
+    finally:
+        # Other tests share the lake, and list its tables.
+        del catalog.locations["default", "thief"]
+
+
+def _own_only(name: TableName) -> bool:
+    return name.namespace == "default"

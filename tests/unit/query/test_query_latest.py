@@ -13,12 +13,15 @@ from mainstem.model import (
     Change,
     Conflict,
     Hlc,
+    Lineage,
+    LogId,
     LogPosition,
     NotFound,
     Operation,
     Overloaded,
     Row,
     SourceId,
+    Span,
     TableName,
     merge,
 )
@@ -26,6 +29,7 @@ from mainstem.query.binding import Freshness
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
 from mainstem.query.overlay import clocks_text
 from mainstem.query.ports import PendingRow
+from mainstem.query.processes import Sandboxes
 from mainstem.tables.layout import stored_name
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
@@ -45,6 +49,7 @@ class FakePending:
         self.changes = list(changes)
         self.first = first
         self.asked: list[tuple[TableName, int, int]] = []
+        self.lineage = Lineage()
 
     def durable(self) -> LogPosition:
         return LogPosition(max((change.position or 0 for change in self.changes), default=0))
@@ -113,8 +118,8 @@ def state_row(key: str, row: Row, position: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def lake(tmp_path: Path) -> AsyncIterator["Lake"]:
-    lake = Lake(FolderCatalog(tmp_path))
+async def lake(tmp_path: Path, sandboxes: Sandboxes) -> AsyncIterator["Lake"]:
+    lake = Lake(FolderCatalog(tmp_path), sandboxes)
     yield lake
     if lake.engine:
         await lake.engine.close()
@@ -123,8 +128,9 @@ async def lake(tmp_path: Path) -> AsyncIterator["Lake"]:
 class Lake:
     """A catalog and an engine over it, with whatever is pending."""
 
-    def __init__(self, catalog: FolderCatalog) -> None:
+    def __init__(self, catalog: FolderCatalog, sandboxes: Sandboxes) -> None:
         self.catalog = catalog
+        self._sandboxes = sandboxes
         self.engine: QueryEngine | None = None
 
     async def query(
@@ -132,7 +138,8 @@ class Lake:
     ) -> list[dict[str, Any]]:
         if self.engine is None:
             settings = EngineSettings(folder=f"{self.catalog.folder}/")
-            self.engine = QueryEngine(FolderLake(self.catalog), settings, pending=pending)
+            lake = FolderLake(self.catalog)
+            self.engine = QueryEngine(lake, settings, pending=pending, sandboxes=self._sandboxes)
         async with self.engine.open(QueryRequest(sql=sql, freshness=freshness)) as running:
             rows = [row async for batch in running.batches() for row in batch.to_pylist()]
             self.stats = running.stats()
@@ -157,6 +164,17 @@ async def test_latest_sees_inserts_updates_and_deletes_and_snapshot_does_not(lak
     assert [(use.position, use.freshness) for use in lake.stats.snapshots] == [(3, "snapshot")]
     # And again: nothing of the overlay is left in the session.
     assert len(await lake.query(pending, sql)) == 3
+
+
+async def test_another_logs_mark_hides_nothing_of_ours(lake: Lake) -> None:
+    """The table has three changes of another log. Ours begins at 1 as well, and none of it is in the table."""
+    write_tables(lake.catalog, [change(n, key, {"a": n, "b": "x", "c": 1.0}) for n, key in enumerate("pqr", 1)])
+    ours = FakePending([change(n, f"new-{n}", {"a": n}, hlc=10_000 + n) for n in range(1, 4)])
+    ours.lineage = Lineage((Span(LogId("aaaa"), LogPosition(1)),))
+    found = await lake.query(ours, "SELECT _key FROM orders ORDER BY _key")
+    assert [row["_key"] for row in found] == ["new-1", "new-2", "new-3", "p", "q", "r"]
+    await lake.query(ours, "SELECT _key FROM orders", Freshness.SNAPSHOT)
+    assert [use.position for use in lake.stats.snapshots] == [0]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -22,7 +22,7 @@ class Setting:
         self.log = log
         self.clock = clock
         self.covered = 0
-        self.pending = LogPending(log, lambda _: LogPosition(self.covered))
+        self.pending = LogPending(log, lambda _: {log.lineage.log: LogPosition(self.covered)})
 
     async def append(self, sequence: int, *events: dict[str, Any]) -> None:
         await self.log.append(batch(sequence, list(events) or None))
@@ -93,7 +93,7 @@ async def test_a_trimmed_log_asks_for_a_newer_snapshot_only_where_there_is_one(s
 
 
 async def test_a_table_that_is_too_far_behind_is_refused(setting: Setting) -> None:
-    setting.pending = LogPending(setting.log, lambda _: LogPosition(0), changes_max=3)
+    setting.pending = LogPending(setting.log, lambda _: {}, changes_max=3)
     await setting.append(1, *[row("a", {"x": number}) for number in range(3)])
     assert await setting.values() == {"a": {"x": 2}}
     await setting.append(2, row("a", {"x": 9}))

@@ -16,8 +16,9 @@ from mainstem.model import Denied, Invalid, NotFound
 from mainstem.query.binding import Binder
 from mainstem.query.engine import QueryEngine, QueryRequest
 from mainstem.query.plan import Plan, Planner, PlanRequest, ScanPlan, TableRef
+from mainstem.query.processes import Sandboxes
 from mainstem.query.route import EngineName, Reason, Router, RouteSettings, decide
-from mainstem.query.statement import Parser
+from mainstem.query.statements import Statements
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake, append_partitioned
 
 DAYS = 10
@@ -51,9 +52,8 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> FolderCatalog:
 
 
 @pytest.fixture
-def planner(events: FolderCatalog) -> Planner:
-    parser = Parser()
-    return Planner(Binder(FolderLake(events), None), parser)
+def planner(events: FolderCatalog, sandboxes: Sandboxes) -> Planner:
+    return Planner(Binder(FolderLake(events), None), Statements(sandboxes))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,21 @@ async def test_duckdb_reads_the_files_that_the_plan_says(
 async def test_buckets_are_pruned_by_equality(planner: Planner) -> None:
     (scan,) = (await planner.plan(PlanRequest(sql="SELECT * FROM buckets WHERE id = 5"))).scans
     assert (scan.partitions.total, scan.partitions.selected) == (4, 1)
+
+
+async def test_plan_and_route_name_the_partitions(planner: Planner) -> None:
+    request = PlanRequest(
+        table=TableRef("events", ("default",)), where="timestamp >= '2024-01-03' AND timestamp < '2024-01-05'"
+    )
+    (scan,) = (await planner.plan(request)).scans
+    assert scan.partition_names == ("day=2024-01-03", "day=2024-01-04")
+    route = await Router(planner, RouteSettings()).route(request)
+    (table,) = route.tables
+    assert (table.table, table.partitions) == ("default.events", ("day=2024-01-03", "day=2024-01-04"))
+    assert (table.partitions_selected, table.partitions_total) == (2, 10)
+    (bucket,) = (await planner.plan(PlanRequest(sql="SELECT * FROM buckets WHERE id = 5"))).scans
+    assert len(bucket.partition_names) == 1
+    assert re.fullmatch(r"bucket=[0-3]", bucket.partition_names[0])
 
 
 async def test_fewer_columns_are_fewer_bytes(planner: Planner) -> None:

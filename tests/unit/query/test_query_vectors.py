@@ -79,7 +79,7 @@ async def test_vectors_that_share_a_file(tmp_path: Path, files: list[str], share
     table.append(pa.table({"id": [1, 2, 3]}))
     add_vectors(catalog, catalog.load_table(("default", "t")), files)
     engine = QueryEngine(FolderLake(catalog), EngineSettings(folder=f"{tmp_path}/"))
-    planner = Planner(engine.binder, engine.parser)
+    planner = Planner(engine.binder, engine.statements)
     route = await Router(planner, RouteSettings()).route(PlanRequest(sql="SELECT * FROM t"))
     assert (route.engine is EngineName.SPARK) is shared
     assert (route.reason is Reason.DELETION_VECTORS) is shared

@@ -22,7 +22,9 @@ def test_transforms_are_read(text: str, transform: Transform) -> None:
     assert parse_transform(text) == transform
 
 
-@pytest.mark.parametrize("text", ["", "bucket(id)", "bucket(0, id)", "week(at)", "day(a, b)"])
+@pytest.mark.parametrize(
+    "text", ["", "bucket(id)", "bucket(0, id)", "week(at)", "day(a, b)", "\u0131dentity(a)", "buc\u212aet(4, a)"]
+)
 def test_other_transforms_are_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_transform(text)
@@ -38,6 +40,10 @@ def test_other_transforms_are_refused(text: str) -> None:
         {"columns": {"a": "variant"}},
         {"columns": {"a": "money"}},
         {"colour": "red"},
+        # Of one column: an hour has its day in it, unless the day stands before it.
+        {"partition": ["hour(at)", "day(at)"]},
+        {"partition": ["month(at)", "day(at)"]},
+        {"partition": ["day(at)", "hour(at)", "year(at)"]},
     ],
 )
 def test_settings_that_cannot_be_are_refused(document: dict[str, Any]) -> None:

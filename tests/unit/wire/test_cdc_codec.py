@@ -121,6 +121,14 @@ def test_operations_are_read_in_any_case(word: str) -> None:
     assert read.operation.value.upper() == word.upper()
 
 
+@pytest.mark.parametrize(
+    "word", ["\u0131nsert", "\u0131NSERT", "\u0130nsert", "in\u017fert", "in\u00dfert", "insert\u200b"]
+)
+def test_letters_that_only_look_alike_are_no_operation(word: str) -> None:
+    """A dotless i is an I in upper case, and no i in lower case: who reads it the other way finds no operation."""
+    assert "operation" in refusal(json.dumps([event(operation=word)]).encode())
+
+
 def test_the_members_for_speed_are_not_words_of_the_protocol() -> None:
     assert "operation" in refusal(json.dumps([event(operation="insert_lower")]).encode())
 

@@ -157,13 +157,18 @@ class FeedConsumer:
 
     def poll(self) -> list[CDCRecord]:
         """The changes of every version since; none where there is nothing new."""
-        newest = self.table.version
-        if newest <= self._read:
+        newest = self.table.state()
+        if newest.version <= self._read:
             return []
-        feed = self.table.changes(self._read + 1, newest).read_all()
+        feed = self.table.changes(self._read + 1, newest.version).read_all()
+        while (now := self.table.state()).metadata != newest.metadata:
+            # A column became another one meanwhile, and the rows may have come in either.
+            newest = now
+            feed = self.table.changes(self._read + 1, newest.version).read_all()
         ordered = feed.sort_by([("_commit_version", "ascending")])
-        rows = self.table.documents(ordered, "_change_type", "_commit_version", "_commit_timestamp")
-        self._read = newest
+        more = ("_change_type", "_commit_version", "_commit_timestamp")
+        rows = self.table.documents(ordered, *more, of=newest.metadata)
+        self._read = newest.version
         return list(records_of_feed(rows, table=self.table.name, key=self._key))
 
     def commit(self) -> None:

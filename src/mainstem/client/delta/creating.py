@@ -12,10 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.client.delta.datafiles import write_files
 from mainstem.client.delta.log import DeltaLog, Metadata
-from mainstem.client.delta.schema import delta_schema, schema_of
-from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, commit_info, features_of, fitted, stated
+from mainstem.client.delta.schema import delta_schema
+from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, commit_info, features_of, stated
 from mainstem.model.errors import Invalid
 
 # Features that only writers have to know, by the property that turns them on.
@@ -42,6 +41,11 @@ def described(
     missing = [name for name in partition_by if name not in schema.names]
     if missing:
         raise Invalid(f"no such column to partition by. got={missing}")
+    nested = [name for name in partition_by if pa.types.is_nested(schema.field(name).type) or name in variants]
+    if nested:
+        raise Invalid(f"a partition has a single value. got={nested}", reason="schema")
+    if partition_by and set(partition_by) == set(schema.names):
+        raise Invalid(f"a table needs a column that it is not partitioned by. got={list(partition_by)}")
     return Metadata(
         id=str(uuid.uuid4()),
         schemaString=delta_schema(schema, frozenset(variants)).to_json(),
@@ -63,16 +67,14 @@ def protocol_of(metadata: Metadata) -> dict[str, Any]:
     return needed | {"writerFeatures": sorted(writer | {"appendOnly", "invariants"})}
 
 
-def create(log: DeltaLog, metadata: Metadata, rows: pa.Table | None, about: Commit, now_ms: int) -> None:
-    """Commit version 0. Raises Conflict where there is one."""
+def create(
+    log: DeltaLog, metadata: Metadata, added: Sequence[Mapping[str, Any]], about: Commit, now_ms: int
+) -> None:
+    """Commit version 0, with files that are written already. Raises Conflict where there is one."""
     actions: list[dict[str, Any]] = [commit_info(None, about, now_ms), {"protocol": protocol_of(metadata)}]
     actions.append({"metaData": stated(metadata) | {"createdTime": now_ms}})
     for app, progress in about.transactions.items():
         actions.append({"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}})
-    added: list[dict[str, Any]] = []
-    if rows is not None and rows.num_rows:
-        schema = schema_of(metadata)
-        added = write_files(log.storage, log.table, schema, fitted(rows, schema), now_ms)
-        actions += [{"add": add} for add in added]
+    actions += [{"add": dict(add)} for add in added]
     content = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
     log.storage.put_if_absent(log.commit_path(0), content.encode())

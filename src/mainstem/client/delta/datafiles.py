@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mainstem.client.delta.exact import refused
 from mainstem.client.delta.schema import TableSchema
 from mainstem.client.delta.shredding import shreds, write_shredded
 from mainstem.client.delta.storage import Storage
@@ -39,17 +40,22 @@ _SAMPLED = (
 )
 # Partitions that one commit may open files in.
 PARTITIONS_MAX = 10_000
+_AT = "__at"
 
 
 def write_files(
     storage: Storage, table: str, schema: TableSchema, rows: pa.Table, now_ms: int, folder: str = ""
 ) -> list[dict[str, Any]]:
     """Write rows as one durable file per partition; returns what `add` says of each. A commit makes them visible."""
-    added = [
-        _write(storage, table, schema, part, values, now_ms, folder)
-        for values, part in _by_partition(rows, schema.partition_by)
-        if part.num_rows
-    ]
+    added: list[dict[str, Any]] = []
+    try:
+        for values, part in _by_partition(rows, schema.partition_by):
+            if part.num_rows:
+                added.append(_write(storage, table, schema, part, values, now_ms, folder))
+    except BaseException:
+        for add in added:
+            storage.delete(f"{table}/{unquote(add['path'])}")
+        raise
     storage.sync(f"{table}/{unquote(add['path'])}" for add in added)
     return added
 
@@ -58,15 +64,14 @@ def _by_partition(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[dict[s
     if not names:
         yield {}, rows
         return
-    keys = rows.select(list(names)).group_by(list(names)).aggregate([])
-    if keys.num_rows > PARTITIONS_MAX:
-        raise Invalid(f"too many partitions at once. expected=at most {PARTITIONS_MAX} got={keys.num_rows}")
-    for key in keys.to_pylist():
-        mask = None
-        for name in names:
-            same = pc.is_null(rows[name]) if key[name] is None else pc.equal(rows[name], pa.scalar(key[name]))
-            mask = same if mask is None else pc.and_(mask, same)
-        yield key, rows.filter(mask).drop_columns(list(names))
+    # By their places: a comparison with the value would miss NaN, and take 0.0 for -0.0.
+    numbered = rows.select(list(names)).append_column(_AT, pa.array(np.arange(rows.num_rows)))
+    groups = numbered.group_by(list(names)).aggregate([(_AT, "list")])
+    if groups.num_rows > PARTITIONS_MAX:
+        raise Invalid(f"too many partitions at once. expected=at most {PARTITIONS_MAX} got={groups.num_rows}")
+    stored = rows.drop_columns(list(names))
+    for key, places in zip(groups.select(list(names)).to_pylist(), groups[f"{_AT}_list"], strict=True):
+        yield key, stored.take(places.values)
 
 
 def _write(
@@ -78,7 +83,7 @@ def _write(
     now_ms: int,
     folder: str,
 ) -> dict[str, Any]:
-    texts = {schema.fields[name].physical: partition_text(value) for name, value in values.items()}
+    texts = {schema.fields[name].physical: partition_text(value, name) for name, value in values.items()}
     name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     below = [f"{column}={_escaped(text)}" for column, text in texts.items()]
     path = "/".join(part for part in (folder, *below, name) if part)
@@ -143,7 +148,7 @@ def _without_metadata(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.remove_metadata() for field in schema])
 
 
-def partition_text(value: Any) -> str | None:
+def partition_text(value: Any, column: str = "") -> str | None:
     """A partition's value as the log keeps it."""
     if value is None:
         return None
@@ -152,7 +157,22 @@ def partition_text(value: Any) -> str | None:
     if isinstance(value, dt.datetime):
         plain = value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value
         return plain.isoformat(sep=" ", timespec="microseconds")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, bytes):
+        return _partition_bytes(value, column)
     return str(value)
+
+
+def _partition_bytes(value: bytes, column: str) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        # The log keeps texts, and takes an empty one for a null.
+        raise refused(column, "binary", f"a partition's bytes are text. expected=UTF-8 got={value!r:.80}")
+    return text
 
 
 def _escaped(text: str | None) -> str:

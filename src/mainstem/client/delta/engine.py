@@ -16,19 +16,20 @@ import numpy as np
 import pyarrow as pa
 
 from mainstem.client.delta import vectors
+from mainstem.client.delta.errors import DeltaFailure
 from mainstem.client.delta.log import AddFile, State
-from mainstem.client.delta.schema import Field, TableSchema, duckdb_type
+from mainstem.client.delta.schema import RESERVED, Field, TableSchema, duckdb_type
 from mainstem.client.delta.shapes import VARIANT, Shapes
 from mainstem.client.delta.storage import Storage
 from mainstem.client.delta.zones import Footers, partition_value
-from mainstem.model.errors import Corrupt, NotFound
+from mainstem.model.errors import Corrupt, Invalid, NotFound
 
 if TYPE_CHECKING:
     import duckdb
     from pyroaring import BitMap64
 
 # Where each row is, next to its columns: the file's place in the list, and the row's place in the file.
-FILE, ROW = "file_index", "file_row_number"
+FILE, ROW = "file_index", "file_row_number"  # `schema.RESERVED`
 # Tables that are kept open in delta-rs, each with the list of its files.
 HANDLES_MAX = 16
 # Of files with deletion vectors, which never change.
@@ -178,6 +179,7 @@ class Source:
 
     def relation(self, names: Sequence[str], *, places: bool = False) -> str:
         """A FROM item with these columns, and with `places` each row's file and place too."""
+        self._check_names(places)
         if not self._files:
             empty = [f"CAST(NULL AS {_read_type(self.schema.fields[name])}) AS {quoted(name)}" for name in names]
             where = [f"CAST(NULL AS BIGINT) AS {name}" for name in (FILE, ROW)] if places else []
@@ -198,6 +200,13 @@ class Source:
             partitions = self._keep("partitions", self._partitions(partitioned))
             text += f" JOIN {partitions} p ON p.__file = f.{FILE}"
         return f"({text}{self._left_out()})"
+
+    def _check_names(self, places: bool) -> None:
+        """Refuse to look for a row's place by a name that a column of the table has."""
+        taken = sorted(field.name for field in self.schema.fields.values() if field.physical.lower() in RESERVED)
+        needed = places or self.schema.partition_by or any(file.deletionVector is not None for file in self._files)
+        if taken and needed:
+            raise Invalid(f"a column has a name that is the reader's own. table={self._table} got={taken}")
 
     def _fitted(self, uris: Sequence[str], stored: Sequence[Field]) -> str:
         """The files, fitted to the schema. Those that say themselves what a Variant is are read apart."""
@@ -271,16 +280,20 @@ def _read_type(field: Field) -> str:
 
 @contextmanager
 def read_errors(storage: Storage, table: str, files: Sequence[AddFile]) -> Iterator[None]:
-    """A data file that is gone or broken is a Corrupt error that names it."""
+    """A data file that is gone or broken is a Corrupt error that names it; whatever else fails has our name too."""
     import duckdb
 
     try:
         yield
-    except (duckdb.Error, OSError) as error:
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
         for file in files:
             path = data_path(table, file)
             if not storage.exists(path):
                 raise Corrupt("a data file is missing", place=storage.uri(path)) from error
             if storage.uri(path) in str(error):
                 raise Corrupt(f"a data file cannot be read. {str(error)[:300]}", place=storage.uri(path)) from error
-        raise
+        if isinstance(error, pa.ArrowException) and len(files) == 1:
+            # Arrow does not say which file it was.
+            place = storage.uri(data_path(table, files[0]))
+            raise Corrupt(f"a data file cannot be read. {str(error)[:300]}", place=place) from error
+        raise DeltaFailure(f"the files could not be read. table={table} {str(error)[:300]}") from error

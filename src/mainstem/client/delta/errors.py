@@ -22,7 +22,7 @@ class VersionMismatchError(Conflict):
 
 
 class DeltaFailure(MainstemError):
-    """delta-rs could not do it, for a reason that is none of the caller's making."""
+    """delta-rs or DuckDB could not do it, for a reason that is none of the caller's making."""
 
 
 @contextmanager

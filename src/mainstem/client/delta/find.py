@@ -27,6 +27,8 @@ from mainstem.documents.columns import Kind
 from mainstem.documents.predicate import YES
 from mainstem.documents.pushdown import is_exact
 from mainstem.documents.sort import SortField, sort_documents
+from mainstem.documents.sql import SqlFilter
+from mainstem.model.errors import Invalid
 
 if TYPE_CHECKING:
     import duckdb
@@ -76,6 +78,7 @@ class Find:
         self._projection = _projection(question.projection)
         self.schema: TableSchema = schema_of(state.metadata)
         self._sql = to_duckdb(self._node, self.schema.columns)
+        _check_text(self._sql)
 
     @cached_property
     def _predicate(self) -> Any:
@@ -90,12 +93,12 @@ class Find:
     def statistics(self) -> ScanStatistics:
         """What zone maps leave unread. Looks into the footers of the files that are left."""
         groups = skipped = 0
-        if self._predicate != YES:
-            for file in self.files:
+        for file in self.files if self._predicate != YES else ():
+            with read_errors(self._engine.storage, self._table, [file]):
                 found = self._engine.footers.groups(data_path(self._table, file))
-                kept = kept_groups(found, file, self._predicate, self.schema)
-                groups += len(found)
-                skipped += len(found) - kept
+            kept = kept_groups(found, file, self._predicate, self.schema)
+            groups += len(found)
+            skipped += len(found) - kept
         every = self._state.files.values()
         size = sum(file.size for file in every)
         return ScanStatistics(
@@ -144,7 +147,7 @@ class Find:
         try:
             with self._engine.opened(self._table, self._state) as table:
                 return _table(iter(pa.RecordBatchReader.from_stream(table.scan(columns=self._output))), schema)
-        except (DeltaError, OSError):
+        except (DeltaError, pa.ArrowException, OSError):
             # The other way says what is wrong, and with which file.
             return None
 
@@ -166,7 +169,7 @@ class Find:
                     alike = self._engine.shapes.are_as_stated(cursor, uris, stored)
                 if alike:
                     return read_groups(storage, chosen, self._predicate, self._output, self._arrow_schema)
-        except (pa.ArrowException, OSError, duckdb.Error):
+        except (pa.ArrowException, OSError, ValueError, duckdb.Error):
             # The other way says what is wrong, and with which file.
             pass
         return None
@@ -322,6 +325,16 @@ class Find:
 
 def _select(names: Sequence[str]) -> str:
     return f"SELECT {', '.join(map(quoted, names)) or '1 AS __one'}"
+
+
+def _check_text(condition: SqlFilter) -> None:
+    """Refuse half a character, which no table holds and DuckDB does not take."""
+    try:
+        for text in (condition.text, *condition.parameters):
+            if isinstance(text, str):
+                text.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"a text of the filter is not Unicode. {error.reason}: {error.object!a:.80}") from None
 
 
 def _projection(source: Mapping[str, Any] | Sequence[str] | None) -> Projection | None:

@@ -106,9 +106,10 @@ def _count(kept: pa.ChunkedArray) -> int:
 
 def _kept(rows: pa.Table, predicate: Predicate) -> pa.ChunkedArray:
     tested = rows.select(sorted(columns_in(predicate)))
+    kept = to_arrow(predicate, tested.schema, exact=True)
     plan = [
         acero.Declaration("table_source", acero.TableSourceNodeOptions(tested)),
-        acero.Declaration("project", acero.ProjectNodeOptions([to_arrow(predicate, tested.schema)], ["kept"])),
+        acero.Declaration("project", acero.ProjectNodeOptions([kept], ["kept"])),
     ]
     # On one thread the rows stay in their order.
     return acero.Declaration.from_sequence(plan).to_table(use_threads=False)["kept"]

@@ -108,10 +108,18 @@ class IcebergMirror:
 
     def _evolve(self, iceberg: "Table", transaction: Any, state: State) -> None:
         """Columns that came, and the names by which the files' columns are found."""
+        from pyiceberg.exceptions import ResolveError, ValidationError
+
         schema = _schema(state)
-        if {field.name for field in iceberg.schema().fields} != set(schema.names):
+        try:
+            # Nothing is committed where nothing differs.
             with transaction.update_schema() as update:
                 update.union_by_name(schema)
+        except (ValidationError, ResolveError) as error:
+            raise Invalid(
+                f"Iceberg has no such change of a column: make the mirror anew. table={self._table.name} {error}",
+                reason="schema",
+            ) from None
         mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
         if transaction.table_metadata.properties.get(_NAME_MAPPING) != mapping:
             transaction.set_properties(**{_NAME_MAPPING: mapping})

@@ -35,6 +35,7 @@ class AddFile(msgspec.Struct, frozen=True):
     deletionVector: Descriptor | None = None  # noqa: N815
     baseRowId: int | None = None  # noqa: N815
     defaultRowCommitVersion: int | None = None  # noqa: N815
+    dataChange: bool = True  # noqa: N815
 
     @property
     def partition(self) -> str:
@@ -57,17 +58,34 @@ class Removed(msgspec.Struct, frozen=True):
     deletionTimestamp: int | None = None  # noqa: N815
     size: int | None = None
     deletionVector: Descriptor | None = None  # noqa: N815
+    partitionValues: dict[str, str | None] | None = None  # noqa: N815
+    dataChange: bool = True  # noqa: N815
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """As of the file that was added."""
+        return self.path, None if self.deletionVector is None else self.deletionVector.unique_id
+
+
+class ChangeFile(msgspec.Struct, frozen=True):
+    """A file of the change feed: rows with `_change_type`."""
+
+    path: str
+    partitionValues: dict[str, str | None] = {}  # noqa: N815
+    size: int = 0
 
 
 class Metadata(msgspec.Struct, frozen=True):
     """What the table is."""
 
-    id: str
-    schemaString: str  # noqa: N815
+    id: str = ""
+    # A later commit may say what an earlier one left out; without it there is no table.
+    schemaString: str = ""  # noqa: N815
     partitionColumns: list[str] = []  # noqa: N815
     configuration: dict[str, str | None] = {}
     name: str | None = None
     description: str | None = None
+    createdTime: int | None = None  # noqa: N815
 
 
 class Protocol(msgspec.Struct, frozen=True):
@@ -96,6 +114,7 @@ class Action(msgspec.Struct, frozen=True):
     metaData: Metadata | None = None  # noqa: N815
     protocol: Protocol | None = None
     txn: _Transaction | None = None
+    cdc: ChangeFile | None = None
     sidecar: _Sidecar | None = None
     commitInfo: dict[str, Any] | None = None  # noqa: N815
 
@@ -297,8 +316,7 @@ class _Draft:
         if action.add is not None:
             self.files[action.add.key] = action.add
         elif action.remove is not None:
-            vector = action.remove.deletionVector
-            self.files.pop((action.remove.path, None if vector is None else vector.unique_id), None)
+            self.files.pop(action.remove.key, None)
         elif action.metaData is not None:
             self.metadata = action.metaData
         elif action.protocol is not None:
@@ -307,7 +325,7 @@ class _Draft:
             self.transactions[action.txn.appId] = action.txn.version
 
     def state(self, version: int, place: str) -> State:
-        if self.protocol is None or self.metadata is None:
+        if self.protocol is None or self.metadata is None or not self.metadata.schemaString:
             raise Corrupt(f"the log never says what the table is. version={version}", place=place)
         _check_reader(self.protocol)
         return State(version, self.protocol, self.metadata, self.files, self.transactions)

@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainstem.client.delta.engine import FILE, PLACES, ROW, Engine, Source, quoted, read_errors
-from mainstem.client.delta.log import AddFile, State
-from mainstem.client.delta.rows import documents_of
+from mainstem.client.delta.evolution import Widening
+from mainstem.client.delta.exact import cast_exactly
+from mainstem.client.delta.log import AddFile, Metadata, State
+from mainstem.client.delta.rows import column_of, documents_of, inferred_column
 from mainstem.client.delta.schema import TableSchema, schema_of
 from mainstem.client.delta.transaction import Replacement
+from mainstem.client.delta.widening import recast
 from mainstem.client.delta.zones import kept_files
 from mainstem.documents import apply_update, matched_offset
 from mainstem.documents.columns import Kind
@@ -57,28 +60,46 @@ def last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def upsert(
-    engine: Engine, table: str, state: State, rows: pa.Table, gone: pa.Table, *, feed: bool
+    engine: Engine,
+    table: str,
+    state: State,
+    described: Metadata,
+    rows: pa.Table,
+    gone: pa.Table,
+    keys: Sequence[str],
+    *,
+    feed: bool,
 ) -> tuple[Replacement, Changed]:
-    """Rows in the place of those with the same keys, and none in the place of those whose keys are in `gone`."""
-    schema = schema_of(state.metadata)
-    keys = gone.column_names
+    """Rows in the place of those with the same keys, and none in the place of those whose keys are in `gone`.
+
+    `described` is what the table will be; the rows that are there are read as what it is.
+    """
+    schema, known = schema_of(described), schema_of(state.metadata)
+    stored = replace(schema, fields={name: known.fields.get(name, field) for name, field in schema.fields.items()})
+    for key in keys:
+        if key not in schema.fields:
+            raise Invalid(f"the table has no such column. got={key}")
+        if key not in gone.column_names:
+            raise Invalid(f"the rows to delete have no key. expected={key} got={gone.column_names}")
     key_schema = pa.schema([(key, schema.fields[key].type) for key in keys])
-    wanted = pa.concat_tables([rows.select(keys).cast(key_schema), gone.cast(key_schema)])
+    gone = gone.select(keys).cast(key_schema)
+    wanted = pa.concat_tables([rows.select(keys).cast(key_schema), gone])
     files = kept_files(state.files.values(), _key_predicate(wanted, keys[0], schema), schema)
     names = list(schema.fields) if feed else list(keys)
     with engine.cursor() as cursor, read_errors(engine.storage, table, files):
         cursor.register("wanted", wanted)
-        source = Source(cursor, engine.storage, table, schema, files)
+        source = Source(cursor, engine.storage, table, stored, files)
         selected = ", ".join([*map(quoted, names), FILE, ROW])
         old = cursor.execute(
             f"SELECT {selected} FROM {source.relation(names, places=True)}"
             f" SEMI JOIN wanted USING ({', '.join(map(quoted, keys))})"
         ).to_arrow_table()
+    old = recast(old, stored, schema)
     old_keys = old.select(keys).cast(key_schema)
     replaced = _known(rows.select(keys).cast(key_schema), old_keys)
-    deleted = _known(old_keys, gone.cast(key_schema)) if gone.num_rows else 0
+    deleted = _known(old_keys, gone) if gone.num_rows else 0
     counts = Changed(0, old.num_rows, rows.num_rows - replaced, replaced, deleted)
-    changes = _upsert_feed(old, rows, gone.cast(key_schema), schema) if feed else None
+    changes = _upsert_feed(old, rows, gone, schema) if feed else None
     return Replacement(files, old.select([FILE, ROW]).cast(PLACES), rows, changes), counts
 
 
@@ -91,8 +112,6 @@ def _known(rows: pa.Table, among: pa.Table) -> int:
 
 
 def _key_predicate(rows: pa.Table, key: str, schema: TableSchema) -> Predicate:
-    if key not in schema.fields:
-        raise Invalid(f"the table has no such column. got={key}")
     if schema.fields[key].column.kind not in _SKIPPING:
         return YES
     if rows.num_rows <= _LISTED_KEYS_MAX:
@@ -117,16 +136,48 @@ def _upsert_feed(old: pa.Table, rows: pa.Table, gone: pa.Table, schema: TableSch
 
 
 def updated(
-    matched: pa.Table, schema: TableSchema, update: Update, filter: Any, now_ms: int
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """The documents that an update changes, as they become, and which of the matched rows they were."""
-    documents, kept = [], []
+    matched: pa.Table,
+    schema: TableSchema,
+    update: Update,
+    filter: Any,
+    now_ms: int,
+    widening: Widening | None = None,
+) -> tuple[pa.Table, list[int]]:
+    """The rows that an update changes, as they become, and which of the matched rows they were."""
+    documents: list[dict[str, Any]] = []
+    kept: list[int] = []
+    # By column, which of the changed rows have another value there now.
+    touched: dict[str, list[int]] = {}
     for at, document in enumerate(documents_of(matched.select(list(schema.fields)), schema)):
         result = apply_update(update, document, now_ms=now_ms, offset=matched_offset(filter, document))
         if result.modified:
+            for name in {path.partition(".")[0] for path in (*result.set, *result.removed)}:
+                touched.setdefault(name, []).append(len(documents))
             documents.append(result.document)
             kept.append(at)
-    return documents, kept
+    rows = matched.take(pa.array(kept, pa.int64())).select(list(schema.fields))
+    laid = {
+        name: column_of([documents[place].get(name) for place in places], schema.fields[name], widening)[1]
+        for name, places in touched.items()
+        if name in schema.fields
+    }
+    if widening is not None:
+        rows = recast(rows, schema, schema_of(widening.metadata))
+    for name, places in touched.items():
+        changed = laid.get(name)
+        if changed is None:
+            column = inferred_column(name, [document.get(name) for document in documents])
+            rows = rows if column is None else rows.append_column(*column)
+        else:
+            rows = rows.set_column(rows.column_names.index(name), name, _laid_over(rows[name], places, changed))
+    return rows, kept
+
+
+def _laid_over(column: pa.ChunkedArray, places: Sequence[int], changed: pa.Array) -> pa.ChunkedArray:
+    """A column with other cells in some places; every other cell stays what it is, to the byte."""
+    chosen = np.arange(len(column))
+    chosen[list(places)] = len(column) + np.arange(len(changed))
+    return pa.chunked_array([*column.chunks, changed.cast(column.type)]).combine_chunks().take(pa.array(chosen))
 
 
 def replacement(
@@ -155,7 +206,7 @@ def _typed(found: pa.Table, schema: TableSchema, change_type: str) -> pa.Table:
 def _whole(rows: pa.Table, schema: TableSchema) -> pa.Table:
     """Every column of the table, in its order and types."""
     columns = [
-        rows[name].cast(field.type) if name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        cast_exactly(rows[name], field.type, name) if name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for name, field in schema.fields.items()
     ]
     return pa.table(columns, schema=pa.schema([(name, field.type) for name, field in schema.fields.items()]))

@@ -6,25 +6,36 @@ has one. A missing field and a null are both a null cell at the top level; insid
 
 import datetime as dt
 import decimal
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
-from bson import json_util
+from bson.binary import Binary
+from bson.code import Code
 from bson.decimal128 import Decimal128
+from bson.errors import BSONError
 from bson.objectid import ObjectId
 
-from mainstem.client.delta import variant
-from mainstem.client.delta.schema import KIND, VARIANT, Field, TableSchema
+from mainstem.client.delta import json_cells, variant
+from mainstem.client.delta.exact import UNFIT, array_of, cast_exactly, refused
+from mainstem.client.delta.schema import KIND, VARIANT, Field, TableSchema, check_names
 from mainstem.documents.columns import Kind, row_document
 from mainstem.documents.values import INT64_MAX, INT64_MIN
-from mainstem.model.errors import Invalid
+from mainstem.model.errors import Corrupt, Invalid
 
-_RELAXED = json_util.RELAXED_JSON_OPTIONS
-_ROWS_MAX = 10_000_000
-_TIMESTAMP = pa.timestamp("us", "UTC")
-_PLAIN_JSON = (str, bool, int, float, type(None))
+ROWS_MAX = 10_000_000
+TIMESTAMP = pa.timestamp("us", "UTC")
+_DIGITS_MAX = 38
+_OBJECT_ID = re.compile(r"[0-9a-f]{24}")
+_JSON_TEXT = msgspec.json.Decoder(msgspec.Raw)
+# So many cells of Arrow are Python values at a time.
+_VALUES_MAX = 65_536
+# What comes for a column, from documents or from Arrow.
+Values: TypeAlias = Sequence[Any] | pa.ChunkedArray
+# Says which other column holds what came, or raises the error that this one gave.
+Widen = Callable[[Field, Values, Invalid], Field]
 
 
 def documents_of(batch: pa.RecordBatch | pa.Table, schema: TableSchema) -> list[dict[str, Any]]:
@@ -36,46 +47,143 @@ def documents_of(batch: pa.RecordBatch | pa.Table, schema: TableSchema) -> list[
             if row[name] is not None:
                 row[name] = variant.decode(row[name]["metadata"], row[name]["value"])
     columns = {name: column for name, column in schema.columns.items() if name not in variants}
-    return [row_document(row, columns) for row in rows]
+    try:
+        return [row_document(row, columns) for row in rows]
+    except (ValueError, TypeError, BSONError) as error:
+        raise Corrupt(f"a cell is not what its column is said to hold. {error}", place=", ".join(columns)) from None
 
 
-def table_of(data: Any, schema: TableSchema | None, variants: Iterable[str] = ()) -> pa.Table:
-    """Any rows as an Arrow table: dictionaries, Arrow, pandas or Polars, fitted to a table where there is one."""
-    if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
+def table_of(
+    data: Any, schema: TableSchema | None, variants: Iterable[str] = (), widen: Widen | None = None
+) -> pa.Table:
+    """Any rows as an Arrow table: dictionaries, Arrow, pandas or Polars; columns that the table has, in its types.
+
+    Where one of those does not hold what came, `widen` says what it becomes; without it that is an error.
+    """
     if isinstance(data, pa.RecordBatchReader):
-        return data.read_all()
-    if hasattr(data, "__arrow_c_stream__"):
-        return _without_pandas(pa.table(data))
+        data = data.read_all()
+    elif isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    elif not isinstance(data, pa.Table) and hasattr(data, "__arrow_c_stream__"):
+        # pandas leaves notes of its own in the schema, which would end up in the log.
+        data = pa.table(data).replace_schema_metadata(None)
+    if isinstance(data, pa.Table):
+        return _of_arrow(data, schema, widen)
     if isinstance(data, Mapping):
         data = [data]
     if isinstance(data, Sequence) and not isinstance(data, str | bytes):
-        return _of_documents(data, schema, frozenset(variants))
+        return _of_documents(data, schema, frozenset(variants), widen)
     raise Invalid(f"rows. expected=documents, Arrow, pandas or Polars got={type(data).__name__}")
 
 
-def _without_pandas(table: pa.Table) -> pa.Table:
-    # pandas leaves notes of its own in the schema, which would end up in the log.
-    return table.replace_schema_metadata(None)
+def values_of(column: Values) -> Iterator[Sequence[Any]]:
+    """What came for a column as Python values, a part at a time."""
+    if not isinstance(column, pa.ChunkedArray):
+        yield column
+        return
+    for at in range(0, len(column), _VALUES_MAX):
+        yield column.slice(at, _VALUES_MAX).to_pylist()
 
 
-def _of_documents(rows: Sequence[Any], schema: TableSchema | None, variants: frozenset[str]) -> pa.Table:
-    if len(rows) > _ROWS_MAX:
-        raise Invalid(f"too many rows at once. expected=at most {_ROWS_MAX} got={len(rows)}", reason="too_large")
-    names: dict[str, None] = {}
+def _of_arrow(rows: pa.Table, schema: TableSchema | None, widen: Widen | None) -> pa.Table:
+    if len({*rows.column_names}) < len(rows.column_names):
+        raise Invalid(f"two columns have one name. got={rows.column_names}", reason="schema")
+    fields: list[pa.Field] = []
+    columns: list[pa.ChunkedArray] = []
+    for field in rows.schema:
+        known = None if schema is None else schema.fields.get(field.name)
+        if known is None and pa.types.is_null(field.type):
+            # No row has a value: nothing is known of this column yet.
+            continue
+        if known is None:
+            fields.append(field)
+            columns.append(rows[field.name])
+            continue
+        known, column = _of_cells(rows[field.name], field, known, widen)
+        fields.append(_arrow_field(known))
+        columns.append(column)
+    return pa.table(columns, schema=pa.schema(fields, rows.schema.metadata))
+
+
+def _of_cells(
+    column: pa.ChunkedArray, said: pa.Field, known: Field, widen: Widen | None
+) -> tuple[Field, pa.ChunkedArray]:
+    """A column of the table from Arrow, and which column that is from now on."""
+    holds_any = known.is_variant or known.column.is_json
+    if holds_any and not pa.types.is_null(column.type) and _is_value(said, known, widen):
+        return _of_values(column, known, widen)
+    try:
+        cells = cast_exactly(column, known.type, known.name)
+        _check_text(cells, known)
+        return known, cells
+    except Invalid as error:
+        if widen is None or holds_any:
+            raise
+        return _of_values(column, widen(known, column, error), None)
+
+
+def _is_value(said: pa.Field, known: Field, widen: Widen | None) -> bool:
+    """Whether Arrow's cells are values for a column of any values, or what such a column stores."""
+    type_ = said.type.value_type if pa.types.is_dictionary(said.type) else said.type
+    if known.is_variant:
+        stored = pa.types.is_struct(type_) and [field.name for field in type_] == ["metadata", "value"]
+        return not stored and (known.is_widened or widen is not None)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return known.is_widened and KIND.encode() not in (said.metadata or {})
+    return known.is_widened or widen is not None
+
+
+def _of_values(column: pa.ChunkedArray, known: Field, widen: Widen | None) -> tuple[Field, pa.ChunkedArray]:
+    try:
+        parts = [column_of(values, known)[1] for values in values_of(column)]
+        return known, pa.chunked_array(parts, known.type)
+    except UNFIT as error:
+        raise refused(known.name, known.column.kind.value, error) from None
+    except Invalid as error:
+        if widen is None or error.reason != "schema":
+            raise
+        return _of_values(column, widen(known, column, error), None)
+
+
+def _arrow_field(known: Field) -> pa.Field:
+    kind = {KIND: "variant"} if known.is_variant else _kind_metadata(known.column.kind)
+    return pa.field(known.name, known.type, True, kind)
+
+
+def _check_text(column: pa.ChunkedArray, known: Field) -> None:
+    """Text from Arrow goes into columns of JSON and ObjectIds as it is: it has to be that."""
+    try:
+        if known.column.is_json and not known.is_variant:
+            for text in column.to_pylist():
+                if text is not None:
+                    _JSON_TEXT.decode(text)
+        elif known.column.kind is Kind.OBJECT_ID:
+            for text in column.to_pylist():
+                if text is not None and not _OBJECT_ID.fullmatch(text):
+                    raise ValueError(f"expected=24 hexadecimal digits got={text!r}")
+    except (msgspec.DecodeError, ValueError) as error:
+        raise refused(known.name, known.column.kind.value, error) from None
+
+
+def _of_documents(
+    rows: Sequence[Any], schema: TableSchema | None, variants: frozenset[str], widen: Widen | None
+) -> pa.Table:
+    if len(rows) > ROWS_MAX:
+        raise Invalid(f"too many rows at once. expected=at most {ROWS_MAX} got={len(rows)}", reason="too_large")
+    names: dict[Any, None] = {}
     for row in rows:
         if not isinstance(row, Mapping):
             raise Invalid(f"a row is a document. got={type(row).__name__}")
         names.update(dict.fromkeys(row))
-    fields, arrays = [], []
     for name in names:
         if not isinstance(name, str) or not name:
             raise Invalid(f"a field's name is text. got={name!r}")
+    check_names(names)
+    fields, arrays = [], []
+    for name in names:
         values = [row.get(name) for row in rows]
         known = None if schema is None else schema.fields.get(name)
-        column = _fitted(values, known) if known is not None else _inferred(name, values, name in variants)
+        column = column_of(values, known, widen) if known is not None else _inferred(name, values, name in variants)
         if column is not None:
             fields.append(column[0])
             arrays.append(column[1])
@@ -84,67 +192,60 @@ def _of_documents(rows: Sequence[Any], schema: TableSchema | None, variants: fro
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _fitted(values: list[Any], known: Field) -> tuple[pa.Field, pa.Array]:
-    """A column of the table, from Python values."""
-    column = pa.field(known.name, known.type, True, _kind_metadata(known))
+def column_of(values: Sequence[Any], known: Field, widen: Widen | None = None) -> tuple[pa.Field, pa.Array]:
+    """A column of the table, from Python values; `widen` as for `table_of`."""
     if known.is_variant:
-        return column, _variants(values)
+        return _arrow_field(known), _variants(known.name, values)
     try:
-        return column, pa.array([_cell(value, known.column.kind) for value in values], known.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
-        raise Invalid(f"a value does not fit its column. column={known.name} type={known.type} {error}") from None
+        return _arrow_field(known), _cells(known.name, values, known.column.kind, known.type)
+    except Invalid as error:
+        if widen is None or error.reason != "schema":
+            raise
+        return column_of(values, widen(known, values, error))
 
 
-def _kind_metadata(known: Field) -> dict[str, str] | None:
-    kind = known.column.kind
+def _cells(name: str, values: Sequence[Any], kind: Kind, type_: pa.DataType) -> pa.Array:
+    write = {Kind.JSON: json_cells.plain, Kind.EXTENDED_JSON: json_cells.extended}.get(kind)
+    if write is None:
+        return array_of(values, kind, type_, name)
+    try:
+        return pa.array([None if value is None else write(value) for value in values], type_)
+    except UNFIT as error:
+        raise refused(name, kind.value, error) from None
+
+
+def _kind_metadata(kind: Kind) -> dict[str, str] | None:
     return {KIND: kind.value} if kind in (Kind.JSON, Kind.EXTENDED_JSON, Kind.OBJECT_ID) else None
 
 
-def _cell(value: Any, kind: Kind) -> Any:  # noqa: PLR0911 - case by case
-    if value is None:
-        return None
-    match kind:
-        case Kind.JSON:
-            if not _is_plain(value):
-                raise TypeError("the column holds plain JSON, which has no dates, ObjectIds, decimals or binaries")
-            return msgspec.json.encode(value).decode()
-        case Kind.EXTENDED_JSON:
-            return json_util.dumps(value, json_options=_RELAXED)
-        case Kind.OBJECT_ID:
-            return str(ObjectId(value))
-        case Kind.TIMESTAMP_TZ:
-            return _utc(value)
-        case Kind.DECIMAL:
-            return value.to_decimal() if isinstance(value, Decimal128) else decimal.Decimal(str(value))
-        case Kind.DATE:
-            return value.date() if isinstance(value, dt.datetime) else value
-        case Kind.STRING if not isinstance(value, str):
-            raise TypeError(f"expected=text got={type(value).__name__}")
-        case Kind.INTEGER | Kind.DOUBLE if isinstance(value, bool):
-            raise TypeError("expected=a number got=bool")
-    return value
-
-
-def _utc(value: Any) -> Any:
-    return value.replace(tzinfo=dt.UTC) if isinstance(value, dt.datetime) and value.tzinfo is None else value
-
-
-def _inferred(name: str, values: list[Any], as_variant: bool) -> tuple[pa.Field, pa.Array] | None:
+def inferred_column(name: str, values: Sequence[Any]) -> tuple[pa.Field, pa.Array] | None:
     """A new column. None where no row has a value: then nothing is known of it yet."""
+    return _inferred(name, values, False)
+
+
+def _inferred(name: str, values: Sequence[Any], as_variant: bool) -> tuple[pa.Field, pa.Array] | None:
     present = [value for value in values if value is not None]
     if not present:
         return None
     if as_variant:
-        return pa.field(name, VARIANT, True, {KIND: "variant"}), _variants(values)
-    kinds = {_kind_of(value) for value in present}
-    if kinds == {Kind.INTEGER, Kind.DOUBLE} and all(_is_exact_double(value) for value in present):
-        kinds = {Kind.DOUBLE}
+        return pa.field(name, VARIANT, True, {KIND: "variant"}), _variants(name, values)
+    kind, type_ = _fitting(present)
+    return pa.field(name, type_, True, _kind_metadata(kind)), _cells(name, values, kind, type_)
+
+
+def _fitting(values: Sequence[Any]) -> tuple[Kind, pa.DataType]:
+    """The narrowest column that holds all of these values as they are."""
+    kinds = {kind_of(value) for value in values}
+    if kinds == {Kind.INTEGER, Kind.DOUBLE} and all(is_exact_double(value) for value in values):
+        return Kind.DOUBLE, pa.float64()
+    if Kind.DECIMAL in kinds and kinds <= {Kind.DECIMAL, Kind.INTEGER}:
+        type_ = decimal_type(values)
+        if type_ is not None:
+            return Kind.DECIMAL, type_
     kind = kinds.pop() if len(kinds) == 1 else Kind.JSON
-    if kind is Kind.JSON and not all(map(_is_plain, present)):
+    if kind is Kind.DECIMAL or (kind is Kind.JSON and not all(map(json_cells.is_plain, values))):
         kind = Kind.EXTENDED_JSON
-    type_ = _decimal_type(present) if kind is Kind.DECIMAL else _TYPES[kind]
-    metadata = {KIND: kind.value} if kind in (Kind.JSON, Kind.EXTENDED_JSON, Kind.OBJECT_ID) else None
-    return pa.field(name, type_, True, metadata), pa.array([_cell(value, kind) for value in values], type_)
+    return kind, _TYPES[kind]
 
 
 _TYPES = {
@@ -152,59 +253,64 @@ _TYPES = {
     Kind.INTEGER: pa.int64(),
     Kind.DOUBLE: pa.float64(),
     Kind.STRING: pa.string(),
-    Kind.TIMESTAMP_TZ: _TIMESTAMP,
+    Kind.TIMESTAMP_TZ: TIMESTAMP,
     Kind.DATE: pa.date32(),
     Kind.BINARY: pa.binary(),
     Kind.OBJECT_ID: pa.string(),
     Kind.JSON: pa.string(),
     Kind.EXTENDED_JSON: pa.string(),
 }
-# The order matters: bool is an int in Python, and datetime a date.
+# The order matters: bool is an int in Python, and datetime a date. Code is text that says more than its letters.
 _KINDS = (
     (bool, Kind.BOOLEAN),
     (int, Kind.INTEGER),
     (float, Kind.DOUBLE),
+    (Code, Kind.JSON),
     (str, Kind.STRING),
     (dt.datetime, Kind.TIMESTAMP_TZ),
     (dt.date, Kind.DATE),
     (decimal.Decimal, Kind.DECIMAL),
     (Decimal128, Kind.DECIMAL),
     (ObjectId, Kind.OBJECT_ID),
+    (Binary, Kind.JSON),
     (bytes, Kind.BINARY),
 )
 
 
-def _kind_of(value: Any) -> Kind:
+def kind_of(value: Any) -> Kind:
     for type_, kind in _KINDS:
         if isinstance(value, type_):
             if kind is Kind.INTEGER and isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
-                return Kind.DOUBLE
+                # No integer column is that wide, and a double has not all of its digits.
+                return Kind.DECIMAL
             return kind
     return Kind.JSON
 
 
-def _is_exact_double(value: Any) -> bool:
+def is_exact_double(value: Any) -> bool:
     return isinstance(value, float) or abs(value) <= 2**53
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(name, str) and not name.startswith("$") and _is_plain(v) for name, v in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, float):
-        return value - value == 0  # neither NaN nor infinite
-    return type(value) in _PLAIN_JSON
+def decimal_type(values: Sequence[Any]) -> pa.DataType | None:
+    """The decimals that hold all of these; None where no decimals do."""
+    scale = whole = 0
+    for value in values:
+        number = value.to_decimal() if isinstance(value, Decimal128) else decimal.Decimal(value)
+        exponent = number.as_tuple().exponent
+        if not isinstance(exponent, int):
+            return None
+        scale = max(scale, -exponent)
+        whole = max(whole, number.adjusted() + 1)
+    return pa.decimal128(_DIGITS_MAX, scale) if scale + whole <= _DIGITS_MAX else None
 
 
-def _decimal_type(values: list[Any]) -> pa.DataType:
-    numbers = [value.to_decimal() if isinstance(value, Decimal128) else value for value in values]
-    scale = max((-int(number.as_tuple().exponent) for number in numbers if number.is_finite()), default=0)
-    return pa.decimal128(38, min(max(scale, 0), 38))
-
-
-def _variants(values: list[Any]) -> pa.Array:
-    encoded = [None if value is None else variant.encode(value) for value in values]
+def _variants(name: str, values: Sequence[Any]) -> pa.Array:
+    try:
+        encoded = [None if value is None else variant.encode(value, exact=True) for value in values]
+    except UnicodeError as error:
+        raise refused(name, "variant", error) from None
+    except Invalid as error:
+        raise Invalid(f"a value does not fit its column. column={name} {error}", reason=error.reason) from None
     metadata = pa.array([b"" if pair is None else pair[0] for pair in encoded], pa.binary())
     value = pa.array([b"" if pair is None else pair[1] for pair in encoded], pa.binary())
     mask = pa.array([pair is None for pair in encoded], pa.bool_())

@@ -1,12 +1,15 @@
 """A Delta table for Python: rows in, rows out, every version kept.
 
-Thin where delta-rs has the operation: appends, optimize, vacuum, restore, the change feed. Reads go through `find`,
-and what replaces rows (upsert, update, delete) through `transaction`, so that a batch costs what it touches.
+Thin where delta-rs has the operation: optimize, restore, checkpoints, constraints. Reads go through `find`, new rows
+through `appending`, and what replaces rows (upsert, update, delete) through `transaction`, so that a batch costs what
+it touches. Every write is one commit, its new columns included, and no value becomes another one on the way (`exact`).
 """
 
 import datetime as dt
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import deltalake
@@ -14,30 +17,40 @@ import pyarrow as pa
 
 from mainstem.client.backoff import Backoff
 from mainstem.client.delta import creating, replacing
-from mainstem.client.delta.datafiles import ROW_GROUP_ROWS, varied
-from mainstem.client.delta.engine import data_path, engine_of
+from mainstem.client.delta.appending import (
+    ATTEMPTS_MAX,
+    CONSTRAINT,
+    Append,
+    Wanted,
+    chunks,
+    gathered,
+    has_done,
+    is_stream,
+)
+from mainstem.client.delta.datafiles import ROW_GROUP_ROWS
+from mainstem.client.delta.engine import PLACES, engine_of
 from mainstem.client.delta.errors import VersionMismatchError, delta_errors
+from mainstem.client.delta.evolution import EVOLUTION, Widening, evolution_of, with_evolution
+from mainstem.client.delta.exact import fitted
+from mainstem.client.delta.feed import Feed
 from mainstem.client.delta.find import Find, Question
 from mainstem.client.delta.log import DeltaLog, Metadata, State
 from mainstem.client.delta.queries import Filter, Queryable
 from mainstem.client.delta.replacing import Changed
 from mainstem.client.delta.rows import documents_of, table_of
-from mainstem.client.delta.schema import TableSchema, delta_schema, schema_of
+from mainstem.client.delta.schema import KIND, TableSchema, delta_schema, schema_of, with_columns
 from mainstem.client.delta.shredding import SHREDDING, shreds
 from mainstem.client.delta.snapshot import Snapshot
 from mainstem.client.delta.storage import Storage, create_storage
 from mainstem.client.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
 from mainstem.client.delta.vacuum import retention_s, unneeded
+from mainstem.client.delta.widening import recast, widening_of
 from mainstem.documents import parse_update
 from mainstem.model.errors import Conflict, Invalid, NotFound
 from mainstem.runtime.clock import Clock, SystemClock
 
-# How often a write that lost is done again on what the winner left. Of sixteen writers on a busy machine, some lose
-# thirty times.
-ATTEMPTS_MAX = 200
 CHECKPOINT_INTERVAL = 100
 _T = TypeVar("_T")
-_NOTHING = pa.table({"file_index": pa.array([], pa.int64()), "file_row_number": pa.array([], pa.int64())})
 
 
 class DeltaTable(Queryable):
@@ -101,11 +114,10 @@ class DeltaTable(Queryable):
         newest = self._log.newest()
         if not schema_of(newest.metadata).has(CHANGE_FEED):
             raise Invalid(f"the table keeps no change feed. table={self.name} expected={CHANGE_FEED}=true")
-        if first > newest.version:
-            raise NotFound(f"no such version yet. table={self.name} expected=at most {newest.version} got={first}")
-        with delta_errors(self.name):
-            feed = pa.RecordBatchReader.from_stream(self.delta_rs().load_cdf(first, last))
-        return feed.cast(_plain(feed.schema, schema_of(newest.metadata)))
+        end = newest.version if last is None else last
+        if not 0 <= first <= newest.version or end > newest.version:
+            raise NotFound(f"no such version. table={self.name} expected=0..{newest.version} got={first}..{end}")
+        return Feed(self._engine, self._log, newest).reader(first, end)
 
     def to_spark(self, spark: Any, at: int | None = None) -> Any:
         """The table as a DataFrame of a Spark session that has Delta."""
@@ -131,41 +143,45 @@ class DeltaTable(Queryable):
         deletion_vectors: bool = False,
         change_feed: bool = False,
         append_only: bool = False,
+        evolution: Literal["refuse", "widen", "variant"] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
         """Make an empty table. One that is there already is left as it is.
 
+        `evolution`: what becomes of a column that meets a value which it cannot hold. The write is refused, unless said
+        otherwise; or the column becomes the narrowest type that holds both (`widen`), or a Variant.
+
         `shredded`: fields that many Variants share are columns of their own in the files. Spark then reads a path
         faster and files are smaller, but delta-rs does not read the table, nor does what needs it here.
         """
-        configuration = dict(properties or {})
+        configuration = with_evolution(properties, evolution)
         configuration |= {SHREDDING: "true"} if shredded else {}
         configuration |= {VECTORS: "true"} if deletion_vectors else {}
         configuration |= {CHANGE_FEED: "true"} if change_feed else {}
         configuration |= {"delta.appendOnly": "true"} if append_only else {}
         if creating.is_plain(configuration):
             try:
-                self._create(creating.described(schema, partition_by, variants, configuration), None, _CREATED)
-            except VersionMismatchError:
+                self._create(creating.described(schema, partition_by, variants, configuration))
+            except Conflict:
                 # Somebody's table is there.
                 pass
             return
-        with delta_errors(self.name):
-            deltalake.DeltaTable.create(
-                self.uri,
-                schema=delta_schema(schema, frozenset(variants)),
-                mode="ignore",
-                partition_by=list(partition_by),
-                configuration=configuration,
-                storage_options=self.storage.options or None,
-                # Properties that are not Delta's are kept, as every other writer does.
-                raise_if_key_not_exists=False,
-            )
+        # Properties that are not Delta's are kept, as every other writer does.
+        self._create_with_delta_rs(delta_schema(schema, frozenset(variants)), partition_by, configuration, strict=False)
 
     def add_columns(self, schema: pa.Schema, variants: Sequence[str] = ()) -> None:
         """Add columns; rows that are there have nulls in them."""
-        with delta_errors(self.name):
-            self.delta_rs().alter.add_columns(list(delta_schema(schema, frozenset(variants)).fields))
+        named = [field.with_metadata({KIND: "variant"}) if field.name in variants else field for field in schema]
+
+        def attempt() -> int:
+            state = self._log.newest()
+            known = [field.name for field in named if field.name in schema_of(state.metadata).fields]
+            if known:
+                raise Invalid(f"the table has these columns. table={self.name} got={known}", reason="schema")
+            change = Replacement([], PLACES.empty_table(), metadata=with_columns(state.metadata, named))
+            return Transaction(self._engine, self._log, state).commit(change, _ADDED, self._clock.now_ms())
+
+        self.retried(attempt)
 
     def add_constraint(self, name: str, condition: str) -> None:
         """From now on every row must meet an SQL condition. Those that are there are checked first."""
@@ -179,8 +195,12 @@ class DeltaTable(Queryable):
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table."""
+        evolution_of(properties)
         with delta_errors(self.name):
-            self.delta_rs().alter.set_table_properties(dict(properties))
+            # delta-rs knows Delta's own, and takes others only where it is not to look.
+            self.delta_rs().alter.set_table_properties(
+                dict(properties), raise_if_not_exists=EVOLUTION not in properties
+            )
 
     # Rows.
 
@@ -195,36 +215,31 @@ class DeltaTable(Queryable):
         expected_version: int | None = None,
         transaction: tuple[str, int] | None = None,
         metadata: Mapping[str, str] | None = None,
+        evolution: Literal["refuse", "widen", "variant"] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> int:
         """Add rows, or put them in the place of all; returns the version. The first write makes the table.
 
-        `transaction` is an application's id and how far it is with these rows: what the table has already is not
-        written again. With `expected_version` the write happens on that version or not at all.
+        A RecordBatchReader, and a generator of documents or of Arrow data, are written while they are read, in
+        bounded memory. `transaction` is an application's id and how far it is with these rows: what the table has
+        already is not written again. With `expected_version` the write happens on that version or not at all.
+        `evolution` and `properties` are for the table that the first write makes.
         """
+
+        if mode not in ("append", "overwrite"):
+            raise Invalid(f"mode. expected=append or overwrite got={mode!r}")
+        settings = tuple(with_evolution(properties, evolution).items())
+        wanted = Wanted(mode, partition_by, variants, evolve, settings, expected_version)
+        about = Commit("WRITE", {"mode": mode.capitalize()}, _progress(transaction), metadata or {}, mode == "append")
 
         def attempt() -> int:
             state = self._state_or_none(expected_version)
-            if state is not None and transaction is not None:
-                app, at = transaction
-                if state.transactions.get(app, -1) >= at:
-                    return state.version
-            schema = None if state is None else schema_of(state.metadata)
-            rows = table_of(data, schema, variants)
-            if state is None and variants:
-                self.create(rows.schema, partition_by=partition_by, variants=variants, properties=properties)
-                return attempt()
-            if state is None and creating.is_plain(properties or {}):
-                made = creating.described(rows.schema, partition_by, (), properties or {})
-                about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
-                return self._create(made, rows, about)
-            if schema is not None and mode == "append" and (expected_version is not None or _has_variants(schema)):
-                about = Commit("WRITE", {"mode": "Append"}, _progress(transaction), metadata or {})
-                return self._append(rows, about, evolve=evolve, expected_version=expected_version)
-            self._write_with_delta_rs(rows, mode, partition_by, evolve, transaction, metadata, properties)
-            return self._synced(state)
+            if state is not None and has_done(state, about.transactions):
+                return state.version
+            return self._appended(state, wanted, about, data)
 
-        return self.retried(attempt, once=expected_version is not None)
+        # A stream is read only once: what was written of it is committed on a later version, or not at all.
+        return self.retried(attempt, once=expected_version is not None or is_stream(data))
 
     def upsert(
         self,
@@ -241,26 +256,29 @@ class DeltaTable(Queryable):
         `delete` are rows (their keys are enough) that shall be gone, in the same commit.
         """
         keys = [key] if isinstance(key, str) else list(key)
-        if not self.exists():
-            rows = replacing.last_rows(table_of(data, None), keys)
-            # Someone else may make the table first; then these rows must not be appended blindly.
-            self.create(rows.schema)
+        data, delete = gathered(data), gathered(delete)
+        about = Commit("MERGE", {"predicate": ", ".join(keys)}, _progress(transaction), metadata or {})
 
         def attempt() -> Changed:
-            state = self._state(expected_version)
-            if transaction is not None and state.transactions.get(transaction[0], -1) >= transaction[1]:
+            state = self._state_or_none(expected_version)
+            if state is None:
+                rows = replacing.last_rows(table_of(data, None), keys)
+                # Where somebody else makes the table first, these rows are no longer all new.
+                version = self._appended(None, Wanted(expected_version=-1), about, rows)
+                return Changed(version, inserted=rows.num_rows)
+            if has_done(state, about.transactions):
                 return Changed(state.version)
             schema = schema_of(state.metadata)
-            rows = replacing.last_rows(table_of(data, schema), keys) if len(data) else _no_rows(schema)
+            widening = self._widening(state, keys)
+            found = table_of(data, schema, (), widening) if len(data) else _no_rows(schema)
+            rows = replacing.last_rows(found, keys)
             gone = table_of(delete, schema) if delete is not None and len(delete) else _no_rows(schema)
-            state = self._evolved(state, rows)
-            about = Commit("MERGE", {"predicate": ", ".join(keys)}, _progress(transaction), metadata or {})
+            described, rows = self._evolved(state, rows, widening)
             writer = Transaction(self._engine, self._log, state)
-            self._check(state, rows)
             change, counts = replacing.upsert(
-                self._engine, self.name, state, rows, gone.select(keys), feed=writer.keeps_feed
+                self._engine, self.name, state, described, rows, gone, keys, feed=writer.keeps_feed
             )
-            return self._committed(writer, change, about, counts)
+            return self._committed(writer, replace(change, metadata=_new(state, described)), about, counts)
 
         return self.retried(attempt, once=expected_version is not None)
 
@@ -279,17 +297,18 @@ class DeltaTable(Queryable):
             state = self._state(expected_version)
             found = Find(self._engine, self.name, state, Question(filter))
             files, matched = found.places()
-            documents, kept = replacing.updated(matched, found.schema, parsed, filter, self._clock.now_ms())
-            if not documents:
+            widening = self._widening(state)
+            rows, kept = replacing.updated(matched, found.schema, parsed, filter, self._clock.now_ms(), widening)
+            if not kept:
                 return Changed(state.version, matched=matched.num_rows)
-            rows = table_of(documents, found.schema)
-            state = self._evolved(state, rows)
+            described, rows = self._evolved(state, rows, widening)
             writer = Transaction(self._engine, self._log, state)
-            self._check(state, rows)
-            gone = matched.take(kept)
-            change = replacing.replacement(files, gone, rows, writer.schema, writer.keeps_feed)
-            counts = Changed(0, matched=matched.num_rows, updated=len(documents))
-            return self._committed(writer, change, Commit("UPDATE", {"predicate": str(filter)}), counts)
+            schema = schema_of(described)
+            before = recast(matched.take(kept), found.schema, schema)
+            change = replacing.replacement(files, before, rows, schema, writer.keeps_feed)
+            counts = Changed(0, matched=matched.num_rows, updated=len(kept))
+            about = Commit("UPDATE", {"predicate": str(filter)})
+            return self._committed(writer, replace(change, metadata=_new(state, described)), about, counts)
 
         return self.retried(attempt, once=expected_version is not None)
 
@@ -343,7 +362,9 @@ class DeltaTable(Queryable):
         return [path.removeprefix(f"{self.name}/") for path in paths]
 
     def restore(self, at: int | dt.datetime) -> int:
-        """Make the table what it was, as a new version."""
+        """Make the table what it was, as a new version; the newest is what it is."""
+        if at == self.version:
+            return self.version
         with delta_errors(self.name):
             self.delta_rs().restore(at)
         return self.version
@@ -357,8 +378,8 @@ class DeltaTable(Queryable):
 
     def append_marked(self, data: Any, about: Commit, *, expected_version: int) -> int:
         """Append in one commit with applications' marks; VersionMismatchError where another writer was first."""
-        rows = table_of(data, schema_of(self._state(expected_version).metadata))
-        return self._append(rows, about, evolve=False, expected_version=expected_version)
+        wanted = Wanted(evolve=False, expected_version=expected_version)
+        return self._appended(self._state(expected_version), wanted, about, data)
 
     def state(self) -> State:
         """The newest version as the log has it."""
@@ -368,9 +389,12 @@ class DeltaTable(Queryable):
         """Call this with the version after every write of this object. An error of it does not undo the write."""
         self._listeners.append(listener)
 
-    def documents(self, rows: pa.Table, *more: str) -> list[dict[str, Any]]:
-        """Rows in Arrow as documents; `more` are columns that the table does not have."""
-        found = documents_of(rows.drop_columns(list(more)), schema_of(self._log.newest().metadata))
+    def documents(self, rows: pa.Table, *more: str, of: Metadata | None = None) -> list[dict[str, Any]]:
+        """Rows in Arrow as documents; `more` are columns that the table does not have.
+
+        `of` is what the table was when the rows were read, where that may have been before now.
+        """
+        found = documents_of(rows.drop_columns(list(more)), schema_of(of or self._log.newest().metadata))
         extra = rows.select(list(more)).to_pylist()
         return [document | beside for document, beside in zip(found, extra, strict=True)]
 
@@ -401,124 +425,109 @@ class DeltaTable(Queryable):
                 time.sleep(backoff.next_s())
         raise AssertionError("unreachable")
 
-    def _create(self, metadata: Metadata, rows: pa.Table | None, about: Commit) -> int:
+    def _create(self, metadata: Metadata) -> None:
         if self.exists():
-            raise VersionMismatchError(self.name, expected=None, got=self.version)
-        try:
-            creating.create(self._log, metadata, rows, about, self._clock.now_ms())
-        except Conflict as error:
-            raise VersionMismatchError(self.name, expected=None, got=0) from error
-        return 0
+            raise Conflict(f"the table is there. table={self.name}")
+        creating.create(self._log, metadata, (), _CREATED, self._clock.now_ms())
 
-    def _append(self, rows: pa.Table, about: Commit, *, evolve: bool, expected_version: int | None) -> int:
-        state = self._state(expected_version)
-        if evolve:
-            state = self._evolved(state, rows)
-        self._check(state, rows)
-        writer = Transaction(self._engine, self._log, state)
-        return self._committed(writer, Replacement([], _NOTHING, rows), about, Changed(0)).version
+    def _create_for(self, rows: Any, wanted: Wanted) -> None:
+        """Make a table that only delta-rs knows to make, for rows that are written afterwards."""
+        properties = dict(wanted.properties)
+        if (properties.get("delta.columnMapping.mode") or "none") != "none":
+            raise Invalid(f"this writer does not map columns. table={self.name}", reason="protocol")
+        schema = delta_schema(table_of(rows, None, wanted.variants).schema, frozenset(wanted.variants))
+        self._create_with_delta_rs(schema, wanted.partition_by, properties, strict=EVOLUTION not in properties)
+
+    def _create_with_delta_rs(
+        self, schema: deltalake.Schema, partition_by: Sequence[str], properties: Mapping[str, str], *, strict: bool
+    ) -> None:
+        with delta_errors(self.name):
+            deltalake.DeltaTable.create(
+                self.uri,
+                schema=schema,
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=dict(properties),
+                storage_options=self.storage.options or None,
+                raise_if_key_not_exists=strict,
+            )
+
+    def _appended(self, state: State | None, wanted: Wanted, about: Commit, data: Any) -> int:
+        parts = chunks(data)
+        if state is None and not creating.is_plain(dict(wanted.properties)):
+            first: Any = next(parts, [])
+            self._create_for(first, wanted)
+            state, parts = self._log.newest(), itertools.chain([first], parts)
+        append = Append(self._engine, self._log, state, wanted, self._check, self._clock.now_ms())
+        try:
+            for part in parts:
+                append.add(part)
+        except BaseException:
+            append.discard()
+            raise
+        return self._checkpointed(append.commit(about), append.schema)
 
     def _committed(self, writer: Transaction, change: Replacement, about: Commit, counts: Changed) -> Changed:
-        version = writer.commit(change, about, self._clock.now_ms())
-        # delta-rs has no part in tables whose Variants are shredded; Spark makes their checkpoints.
-        if (version + 1) % self._checkpoint_interval(writer.schema) == 0 and not shreds(writer.schema):
-            self.checkpoint()
-        return counts.at(version)
+        return counts.at(self._checkpointed(writer.commit(change, about, self._clock.now_ms()), writer.schema))
 
-    def _synced(self, before: State | None) -> int:
-        """The newest version, once all that it has more than this one is durable: delta-rs leaves that to chance."""
-        newest = self._log.newest()
-        first, known = (0, {}) if before is None else (before.version + 1, before.files)
-        new = [data_path(self.name, file) for key, file in newest.files.items() if key not in known]
-        self.storage.sync([*new, *map(self._log.commit_path, range(first, newest.version + 1))])
-        return newest.version
+    def _checkpointed(self, version: int, schema: TableSchema) -> int:
+        # delta-rs has no part in tables whose Variants are shredded; Spark makes their checkpoints.
+        if version and (version + 1) % self._checkpoint_interval(schema) == 0 and not shreds(schema):
+            self.checkpoint()
+        return version
 
     def _checkpoint_interval(self, schema: TableSchema) -> int:
         return int(schema.configuration.get("delta.checkpointInterval") or CHECKPOINT_INTERVAL)
 
-    def _evolved(self, state: State, rows: pa.Table) -> State:
-        """The state with the columns that rows bring along."""
-        known = schema_of(state.metadata).fields
-        new = [field for field in rows.schema if field.name not in known]
-        if not new:
-            return state
-        self.add_columns(pa.schema(new))
-        return self._log.newest()
+    def _widening(self, state: State, keys: Sequence[str] = ()) -> Widening | None:
+        return widening_of(self._engine, self.name, state.metadata, lambda: list(state.files.values()), keys)
 
-    def _check(self, state: State, rows: pa.Table) -> None:
+    def _evolved(self, state: State, rows: pa.Table, widening: Widening | None) -> tuple[Metadata, pa.Table]:
+        """What the table is with the columns that rows bring along, and those rows with all columns of it."""
+        described = state.metadata if widening is None else widening.metadata
+        known = schema_of(described).fields
+        new = [field for field in rows.schema if field.name not in known]
+        described = with_columns(described, new) if new else described
+        rows = fitted(rows, schema_of(described))
+        self._check(described, rows)
+        return described, rows
+
+    def _check(self, metadata: Metadata, rows: pa.Table) -> None:
         """Let delta-rs judge rows by the table's constraints, on a table that is nobody's."""
         constraints = {
-            name.removeprefix(_CONSTRAINT): text
-            for name, text in state.metadata.configuration.items()
-            if name.startswith(_CONSTRAINT) and text
+            name.removeprefix(CONSTRAINT): text
+            for name, text in metadata.configuration.items()
+            if name.startswith(CONSTRAINT) and text
         }
-        if not constraints and '"delta.invariants"' not in state.metadata.schemaString:
+        if not constraints and '"delta.invariants"' not in metadata.schemaString:
             return
         scratch = DeltaTable(create_storage("memory://"), "scratch")
         with delta_errors(self.name):
-            schema = deltalake.Schema.from_json(state.metadata.schemaString)
+            schema = deltalake.Schema.from_json(metadata.schemaString)
             made = deltalake.DeltaTable.create(scratch.uri, schema=schema)
             if constraints:
                 made.alter.add_constraint(constraints)
             deltalake.write_deltalake(scratch.uri, rows, mode="append")
 
-    def _write_with_delta_rs(
-        self,
-        rows: pa.Table,
-        mode: Literal["append", "overwrite"],
-        partition_by: Sequence[str],
-        evolve: bool,
-        transaction: tuple[str, int] | None,
-        metadata: Mapping[str, str] | None,
-        properties: Mapping[str, str] | None,
-    ) -> None:
-        schema_mode: Literal["merge", "overwrite"] | None = None
-        if evolve:
-            schema_mode = "merge" if mode == "append" else "overwrite"
-        applications = None if transaction is None else [deltalake.Transaction(*transaction, self._clock.now_ms())]
-        commit = deltalake.CommitProperties(dict(metadata or {}), app_transactions=applications)
-        with delta_errors(self.name):
-            deltalake.write_deltalake(
-                self.uri,
-                rows,
-                mode=mode,
-                schema_mode=schema_mode,
-                partition_by=list(partition_by) or None,
-                configuration=properties,
-                storage_options=self.storage.options or None,
-                commit_properties=commit,
-                writer_properties=_writer(rows),
-            )
 
-
-_CONSTRAINT = "delta.constraints."
 _CREATED = Commit("CREATE TABLE")
+_ADDED = Commit("ADD COLUMNS")
 
 
-def _writer(rows: pa.Table | None = None) -> deltalake.WriterProperties:
+def _writer() -> deltalake.WriterProperties:
     """How delta-rs writes files: as we do. Its own row groups have a million rows, which leaves little to skip."""
-    plain = deltalake.ColumnProperties(dictionary_enabled=False)
-    return deltalake.WriterProperties(
-        max_row_group_size=ROW_GROUP_ROWS,
-        # Without a word it would not compress.
-        compression="ZSTD",
-        column_properties=None if rows is None else dict.fromkeys(varied(rows), plain),
-    )
+    # Without a word it would not compress.
+    return deltalake.WriterProperties(max_row_group_size=ROW_GROUP_ROWS, compression="ZSTD")
 
 
 def _progress(transaction: tuple[str, int] | None) -> dict[str, int]:
     return {} if transaction is None else {transaction[0]: transaction[1]}
 
 
-def _plain(found: pa.Schema, schema: TableSchema) -> pa.Schema:
-    """The types that a table has; delta-rs gives views of text, which Arrow cannot sort or take from."""
-    own = {name: field.type for name, field in schema.fields.items()} | {"_change_type": pa.string()}
-    return pa.schema([(field.name, own.get(field.name, field.type)) for field in found])
+def _new(state: State, described: Metadata) -> Metadata | None:
+    """What the commit has to say of the table, None where it stays what it is."""
+    return None if described is state.metadata else described
 
 
 def _no_rows(schema: TableSchema) -> pa.Table:
     return schema.arrow.empty_table()
-
-
-def _has_variants(schema: TableSchema) -> bool:
-    return any(field.is_variant for field in schema.fields.values())

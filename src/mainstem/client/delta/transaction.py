@@ -7,7 +7,7 @@ Rows go by deletion vectors where the table has them on, and by writing their fi
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -21,9 +21,11 @@ from mainstem.client.delta import vectors
 from mainstem.client.delta.datafiles import write_files
 from mainstem.client.delta.engine import FILE, ROW, Engine, Source, deleted_rows, quoted, read_errors
 from mainstem.client.delta.errors import VersionMismatchError
+from mainstem.client.delta.exact import fitted
 from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
-from mainstem.client.delta.schema import TableSchema, schema_of
+from mainstem.client.delta.schema import TableSchema, differing, schema_of
 from mainstem.client.delta.shredding import FEATURE, shreds
+from mainstem.client.delta.widening import rewritten
 from mainstem.client.delta.zones import row_count
 from mainstem.model.errors import Conflict, Invalid
 
@@ -60,6 +62,8 @@ class Commit:
     # Applications' own progress, in the same commit: by id, how far it is.
     transactions: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    # Whether it adds rows without having looked at any.
+    blind: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Replacement:
     dropped: Sequence[AddFile] = ()
     # The rows that come are those of the dropped files, in another place.
     moved: bool = False
+    # `add` actions of files that the caller has written, and keeps or removes where the commit fails.
+    added: Sequence[Mapping[str, Any]] = ()
 
 
 class Transaction:
@@ -100,41 +106,55 @@ class Transaction:
         """Write everything, then the next version. Raises VersionMismatchError where someone else has it already."""
         table = self._log.table
         actions: list[dict[str, Any]] = [commit_info(self._state, about, now_ms)]
-        for app, progress in about.transactions.items():
-            actions.append({"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}})
-        if change.metadata is not None:
-            actions += self._described(change.metadata)
-        elif shreds(self.schema) and not {FEATURE, "variantShredding"} & set(self._state.protocol.writerFeatures or ()):
-            actions.append({"protocol": _upgraded(self._state.protocol, {FEATURE})})
-        if change.places.num_rows:
-            if self.schema.has("delta.appendOnly"):
-                raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
-            actions += self._without(change, now_ms)
-        actions += [
-            {"remove": {**_removal(file, now_ms), "dataChange": not change.moved}} for file in change.dropped
-        ]
-        if change.rows is not None and change.rows.num_rows:
-            rows = fitted(change.rows, self.schema)
-            added = write_files(self._storage, table, self.schema, rows, now_ms)
-            actions += [{"add": {**add, "dataChange": not change.moved}} for add in added]
-        if change.feed is not None and change.feed.num_rows:
-            feed = write_files(self._storage, table, self.schema, change.feed, now_ms, "_change_data")
-            actions += [{"cdc": _feed_action(add)} for add in feed]
+        try:
+            # One by one: what is written is known by its action, also where a later one cannot be.
+            for action in self._actions(change, about, now_ms):
+                actions.append(action)
+        except BaseException:
+            self._discard(actions, change)
+            raise
         version = self._state.version + 1
         content = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
         try:
             self._storage.put_if_absent(self._log.commit_path(version), content.encode())
         except Conflict as error:
-            self._discard(actions)
+            self._discard(actions, change)
             raise VersionMismatchError(table, expected=self._state.version, got=version) from error
         return version
 
-    def _discard(self, actions: Sequence[Mapping[str, Any]]) -> None:
+    def _actions(self, change: Replacement, about: Commit, now_ms: int) -> Iterator[dict[str, Any]]:
+        """What the commit says, each file once it is written."""
+        table, before = self._log.table, self.schema
+        if self.schema.has("delta.appendOnly") and (change.places.num_rows or (change.dropped and not change.moved)):
+            raise Invalid(f"the table takes only new rows. table={table}", reason="append_only")
+        for app, progress in about.transactions.items():
+            yield {"txn": {"appId": app, "version": progress, "lastUpdated": now_ms}}
+        if change.metadata is not None:
+            yield from self._described(change.metadata)
+        elif shreds(self.schema) and not {FEATURE, "variantShredding"} & set(self._state.protocol.writerFeatures or ()):
+            yield {"protocol": _upgraded(self._state.protocol, {FEATURE})}
+        if differing(before, self.schema):
+            yield from self._retyped(change, before, now_ms)
+        elif change.places.num_rows:
+            yield from self._without(change, now_ms)
+        for file in change.dropped:
+            yield {"remove": {**_removal(file, now_ms), "dataChange": not change.moved}}
+        for add in change.added:
+            yield {"add": {**add, "dataChange": not change.moved}}
+        if change.rows is not None and change.rows.num_rows:
+            rows = fitted(change.rows, self.schema)
+            for add in write_files(self._storage, table, self.schema, rows, now_ms):
+                yield {"add": {**add, "dataChange": not change.moved}}
+        if change.feed is not None and change.feed.num_rows:
+            for add in write_files(self._storage, table, self.schema, change.feed, now_ms, "_change_data"):
+                yield {"cdc": _feed_action(add)}
+
+    def _discard(self, actions: Sequence[Mapping[str, Any]], change: Replacement) -> None:
         """Remove the new files of a commit that was not to be."""
-        old = {file.path for file in self._state.files.values()}
+        kept = {file.path for file in self._state.files.values()} | {add["path"] for add in change.added}
         for action in actions:
             path = (action.get("add") or action.get("cdc") or {}).get("path")
-            if path is not None and path not in old:
+            if path is not None and path not in kept:
                 self._storage.delete(f"{self._log.table}/{unquote(path)}")
         if self._vectors is not None:
             self._storage.delete(self._vectors)
@@ -148,20 +168,40 @@ class Transaction:
             actions.insert(0, {"protocol": _upgraded(self._state.protocol, needed)})
         return actions
 
-    def _without(self, change: Replacement, now_ms: int) -> list[dict[str, Any]]:
-        """The actions that take rows out of their files."""
+    def _leaving(self, change: Replacement) -> list[tuple[AddFile, BitMap64]]:
+        """By file, the rows that leave it."""
         by_file: dict[int, BitMap64] = {}
         indexes = change.places[FILE].to_numpy()
         positions = change.places[ROW].to_numpy()
         order = np.argsort(indexes, kind="stable")
         edges = np.flatnonzero(np.diff(indexes[order])) + 1
-        for group in np.split(order, edges):
+        for group in np.split(order, edges) if len(order) else ():
             by_file[int(indexes[group[0]])] = vectors.bitmap_of(positions[group])
-        actions: list[dict[str, Any]] = [{"remove": _removal(change.files[index], now_ms)} for index in by_file]
-        touched = [(change.files[index], rows) for index, rows in by_file.items()]
-        if self.schema.has(VECTORS):
-            return actions + [{"add": add} for add in self._with_vectors(touched)]
-        return actions + [{"add": add} for add in self._rewritten(touched, now_ms)]
+        return [(change.files[index], rows) for index, rows in by_file.items()]
+
+    def _without(self, change: Replacement, now_ms: int) -> Iterator[dict[str, Any]]:
+        """The actions that take rows out of their files."""
+        touched = self._leaving(change)
+        for file, _ in touched:
+            yield {"remove": _removal(file, now_ms)}
+        adds: Iterable[dict[str, Any]]
+        adds = self._with_vectors(touched) if self.schema.has(VECTORS) else self._rewritten(touched, now_ms)
+        for add in adds:
+            yield {"add": add}
+
+    def _retyped(self, change: Replacement, before: TableSchema, now_ms: int) -> Iterator[dict[str, Any]]:
+        """The actions that put every file anew in the types of the new columns, without the rows that leave.
+
+        Of a file that loses no row they say that no data changed, as of one that is only put elsewhere.
+        """
+        leaving = {file.key: rows for file, rows in self._leaving(change)}
+        dropped = {file.key for file in change.dropped}
+        for key, file in self._state.files.items():
+            if key not in dropped:
+                gone = leaving.get(key)
+                yield {"remove": {**_removal(file, now_ms), "dataChange": gone is not None}}
+                for add in rewritten(self._engine, self._log.table, file, before, self.schema, now_ms, gone):
+                    yield {"add": {**add, "dataChange": gone is not None}}
 
     def _with_vectors(self, touched: list[tuple[AddFile, BitMap64]]) -> list[dict[str, Any]]:
         table = self._log.table
@@ -178,8 +218,7 @@ class Transaction:
         self._storage.put_if_absent(self._vectors, content)
         return [_addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True)]
 
-    def _rewritten(self, touched: list[tuple[AddFile, BitMap64]], now_ms: int) -> list[dict[str, Any]]:
-        added = []
+    def _rewritten(self, touched: list[tuple[AddFile, BitMap64]], now_ms: int) -> Iterator[dict[str, Any]]:
         table = self._log.table
         for file, rows in touched:
             with self._engine.cursor() as cursor, read_errors(self._storage, table, [file]):
@@ -190,8 +229,7 @@ class Transaction:
                     f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names, places=True)}"
                     f" ANTI JOIN leaving USING ({ROW})"
                 ).to_arrow_table()
-            added += write_files(self._storage, table, self.schema, fitted(left, self.schema), now_ms)
-        return added
+            yield from write_files(self._storage, table, self.schema, fitted(left, self.schema), now_ms)
 
     def _check_writable(self) -> None:
         protocol, table = self._state.protocol, self._log.table
@@ -212,21 +250,6 @@ class Transaction:
             )
 
 
-def fitted(rows: pa.Table, schema: TableSchema) -> pa.Table:
-    """All columns of the table, in its order and types."""
-    unknown = [name for name in rows.column_names if name not in schema.fields]
-    if unknown:
-        raise Invalid(f"columns that the table does not have. got={unknown}", reason="schema")
-    columns = []
-    for name, of in schema.fields.items():
-        present = name in rows.column_names
-        column = rows[name].cast(of.type) if present else pa.nulls(rows.num_rows, of.type)
-        if not of.nullable and column.null_count:
-            raise Invalid(f"a column may not be null. column={name}", reason="constraint")
-        columns.append(column)
-    return pa.table(columns, schema=pa.schema([(name, of.type) for name, of in schema.fields.items()]))
-
-
 def commit_info(state: State | None, about: Commit, now_ms: int) -> dict[str, Any]:
     """What a commit says of itself; without a state it is the first."""
     return {
@@ -236,7 +259,7 @@ def commit_info(state: State | None, about: Commit, now_ms: int) -> dict[str, An
             "operation": about.operation,
             "operationParameters": dict(about.parameters),
             **({} if state is None else {"readVersion": state.version}),
-            "isBlindAppend": state is None,
+            "isBlindAppend": state is None or about.blind,
             "engineInfo": "mainstem",
             # Makes the commit unlike every other one, so that a writer can tell its own.
             "txnId": str(uuid.uuid4()),
@@ -246,7 +269,8 @@ def commit_info(state: State | None, about: Commit, now_ms: int) -> dict[str, An
 
 def stated(metadata: Metadata) -> dict[str, Any]:
     """What a table is, as an action of the log says it."""
-    return {**msgspec.to_builtins(metadata), "format": {"provider": "parquet", "options": {}}}
+    said = {name: value for name, value in msgspec.to_builtins(metadata).items() if value is not None}
+    return said | {"format": {"provider": "parquet", "options": {}}}
 
 
 def features_of(metadata: Metadata) -> set[str]:

@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from bson.binary import Binary
+from bson.code import Code
 from bson.objectid import ObjectId
 
 from mainstem.model.errors import Corrupt, Invalid
@@ -22,21 +24,23 @@ _SORTED = 0x10
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
 _SHORT_MAX = 63
 DEPTH_MAX = 100
+# The largest of the decimals, which hold integers that are wider than 64 bits.
+_WHOLE_MAX = 10**38 - 1
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
-def encode(value: Any) -> tuple[bytes, bytes]:
-    """The two binaries of a value."""
+def encode(value: Any, *, exact: bool = False) -> tuple[bytes, bytes]:
+    """The two binaries of a value. With `exact` a value that would come back as another one is refused."""
     names: set[str] = set()
-    _collect(value, names, 0)
+    _collect(value, names, 0, exact)
     ordered = sorted(names, key=str.encode)
     ids = {name: at for at, name in enumerate(ordered)}
     return _metadata(ordered), _value(value, ids)
 
 
-def _collect(value: Any, names: set[str], depth: int) -> None:
+def _collect(value: Any, names: set[str], depth: int, exact: bool) -> None:
     if depth > DEPTH_MAX:
         raise Invalid(f"a value is nested too deeply. expected=at most {DEPTH_MAX}", reason="too_deep")
     if isinstance(value, Mapping):
@@ -44,10 +48,23 @@ def _collect(value: Any, names: set[str], depth: int) -> None:
             if not isinstance(name, str):
                 raise Invalid(f"a field's name is text. got={name!r}")
             names.add(name)
-            _collect(item, names, depth + 1)
+            _collect(item, names, depth + 1, exact)
     elif isinstance(value, list | tuple):
         for item in value:
-            _collect(item, names, depth + 1)
+            _collect(item, names, depth + 1, exact)
+    elif exact and not _is_exact(value):
+        raise Invalid(f"a Variant cannot hold this as it is. got={type(value).__name__} {value!r:.80}")
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether a Variant has a type for a value, and room for all of it."""
+    if isinstance(value, int):
+        return -_WHOLE_MAX <= value <= _WHOLE_MAX
+    if isinstance(value, Binary):
+        return value.subtype == 0
+    if isinstance(value, dt.datetime):
+        return not getattr(value, "nanosecond", 0)  # of pandas
+    return not isinstance(value, ObjectId | Code)
 
 
 def _width(number: int) -> int:
@@ -90,10 +107,7 @@ def _scalar(value: Any) -> bytes:
     if isinstance(value, bool):
         return _tagged(1 if value else 2)
     if isinstance(value, int):
-        for type_id, bits in ((3, 8), (4, 16), (5, 32), (6, 64)):
-            if -(1 << bits - 1) <= value < 1 << bits - 1:
-                return _tagged(type_id, value.to_bytes(bits // 8, "little", signed=True))
-        return _tagged(7, struct.pack("<d", float(value)))
+        return _integer(value)
     if isinstance(value, float):
         return _tagged(7, struct.pack("<d", value))
     if isinstance(value, decimal.Decimal):
@@ -110,6 +124,15 @@ def _scalar(value: Any) -> bytes:
     if isinstance(value, ObjectId):
         return _value(str(value), {})
     raise Invalid(f"a Variant cannot hold this. got={type(value).__name__}")
+
+
+def _integer(value: int) -> bytes:
+    for type_id, bits in ((3, 8), (4, 16), (5, 32), (6, 64)):
+        if -(1 << bits - 1) <= value < 1 << bits - 1:
+            return _tagged(type_id, value.to_bytes(bits // 8, "little", signed=True))
+    if -_WHOLE_MAX <= value <= _WHOLE_MAX:
+        return _decimal(decimal.Decimal(value))
+    return _tagged(7, struct.pack("<d", float(value)))
 
 
 def _decimal(value: decimal.Decimal) -> bytes:

@@ -117,15 +117,21 @@ def encode85(data: bytes) -> str:
 
 
 def decode85(text: str) -> bytes:
-    """Five letters as four bytes."""
+    """Five letters as four bytes. A last block that begins with `#` has as many bytes less, as Rust's writers end."""
     words = []
     try:
         for start in range(0, len(text), 5):
+            block = text[start : start + 5]
+            is_last = start + 5 == len(text)
+            # Four bytes never make a block that begins with the last letter of the alphabet.
+            missing = len(block) - len(block.lstrip("#")) if is_last and block.startswith("#") else 0
             word = 0
-            for letter in text[start : start + 5]:
+            for letter in block[missing:]:
                 word = word * 85 + _DIGITS[letter]
-            words.append(struct.pack(">I", word))
-    except (KeyError, struct.error):
+            if len(block) < 5 or missing > 3:
+                raise ValueError(block)
+            words.append(word.to_bytes(4 - missing, "big"))
+    except (KeyError, ValueError, OverflowError):
         raise Corrupt("not Base85", place=text[:40]) from None
     return b"".join(words)
 

@@ -97,6 +97,8 @@
     }
     last = { at: now, durable: status.log.durable, carried };
     mark($("state"), MOODS[status.state] ?? "", status.state);
+    showPasses(status.pipeline);
+    showGroups(status.groups ?? {});
     text("version", `version ${status.gateway.version}`);
     text("uptime", `up ${span(status.gateway.uptimeS)}`);
     $("trouble").hidden = !status.lastError;
@@ -135,6 +137,14 @@
   function fill(bar, share, warn, bad) {
     bar.style.width = `${Math.min(100, Math.max(share > 0 ? 1 : 0, share * 100))}%`;
     bar.className = share >= bad ? "bad" : share >= warn ? "warn" : "";
+  }
+
+  function showGroups(groups) {
+    const rows = Object.entries(groups).flatMap(([group, topics]) => Object.entries(topics).map(([topic, lag]) =>
+      make("tr", {}, make("td", {}, group), make("td", {}, topic), make("td", { class: "n" }, number(lag)))));
+    $("groups-panel").hidden = !rows.length;
+    text("groups-note", number(Object.keys(groups).length));
+    $("groups").tBodies[0].replaceChildren(...rows);
   }
 
   // --- tables ---
@@ -267,6 +277,20 @@
       make("td", {}, progress(job.progress)), make("td", {}, job.startedMs ? ago(job.startedMs) : "–")));
     if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: "5", class: "empty" }, "No jobs. Tables are compacted by themselves.")));
     body.replaceChildren(...rows);
+  }
+
+  // --- what Spark did: newest first ---
+
+  function showPasses(pipeline) {
+    const { passes = [], totals = {} } = pipeline;
+    text("passes-note", totals.passes ? `${number(totals.passes)} since the start · ${number(totals.rows_read)} changes read · ${number(totals.rows_written)} rows written` : "");
+    const seconds = (value) => `${value.toFixed(2)} s`;
+    const rows = passes.slice(-8).reverse().map((pass) => make("tr", {},
+      make("td", {}, pass.batch), make("td", {}, number(pass.tables)), make("td", {}, number(pass.rowsRead)),
+      make("td", {}, number(pass.rowsWritten)), make("td", {}, number(pass.files)),
+      make("td", {}, seconds(pass.jobS)), make("td", {}, seconds(pass.commitS))));
+    if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: "7", class: "empty" }, "None yet. Spark takes up new segments by itself.")));
+    $("passes").tBodies[0].replaceChildren(...rows);
   }
 
   const progress = (steps) => Object.entries(steps ?? {}).map(([step, told]) => `${step}: ${Object.entries(told).map(([name, value]) => `${value} ${name}`).join(", ")}`).join("; ") || "–";

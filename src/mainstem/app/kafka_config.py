@@ -1,0 +1,37 @@
+"""The settings of the Kafka door. Apart from the door: reading a configuration must not load it."""
+
+from typing import Annotated
+
+import msgspec
+
+from mainstem.feeds.groups.settings import GroupSettings
+from mainstem.feeds.transactions.settings import TransactionSettings
+
+MIB = 1 << 20
+
+
+class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[kafka]`: the door for Kafka's clients."""
+
+    enabled: bool = False
+    # 0 picks a free one.
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 9092
+    # What clients are told to connect to, "host:port"; empty: where the door listens.
+    advertised: str = ""
+    node_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 1
+    # Where topics are tables.
+    namespace: str = "kafka"
+    # Topics are made when a client first names them.
+    auto_create: bool = True
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    connections_max: Annotated[int, msgspec.Meta(gt=0)] = 10_000
+    # Memory for the newest records of all topics.
+    tail_bytes_max: Annotated[int, msgspec.Meta(ge=MIB)] = 128 * MIB
+    request_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=100 * MIB)] = 64 * MIB
+    idle_s: Annotated[float, msgspec.Meta(gt=0)] = 600.0
+    # How often topics are looked at for what is past its retention.
+    retention_check_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    # Settings of every topic that does not say otherwise, by Kafka's names.
+    topic: dict[str, str] = {}
+    groups: GroupSettings = GroupSettings()
+    transactions: TransactionSettings = TransactionSettings()

@@ -1,0 +1,156 @@
+"""The Mongo door, wired: its own limits at the same gate, the store of documents on the log, the tables behind it."""
+
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainstem.admission import Gate, Intake, Limits
+from mainstem.admission.users import Users
+from mainstem.doors.mongo.server import MongoDoor, MongoSettings
+from mainstem.feeds.documents.service import Documents, TableRow
+from mainstem.feeds.documents.state import State
+from mainstem.feeds.tap import Arrival, Tap
+from mainstem.log import Log
+from mainstem.model import LogPosition, NotFound, TableName
+from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
+from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
+from mainstem.query.ports import Lake
+from mainstem.query.statement import quote
+from mainstem.runtime.clock import Clock
+from mainstem.tables.layout import CLOCKS, HLC, KEY, STATE_COLUMNS, column_name
+from mainstem.wire.mongo.batches import DOCUMENT_COLUMN
+from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX
+
+_PAGE_ROWS = 50_000
+_OWN = frozenset(name for name, _ in STATE_COLUMNS)
+_clocks = msgspec.json.Decoder(dict[str, tuple[int, str]]).decode
+
+
+class LakeTables:
+    """State tables as the store of documents asks for them, read by the gateway's own query engine."""
+
+    def __init__(
+        self, lake: Lake, engine: QueryEngine, covered: Callable[[TableName], LogPosition]
+    ) -> None:
+        self._lake = lake
+        self._engine = engine
+        self._covered = covered
+
+    async def names(self) -> list[TableName]:
+        """Every state table there is."""
+        return [
+            name for name in await self._lake.tables() if not name.table.endswith((HISTORY_SUFFIX, DEAD_LETTERS_SUFFIX))
+        ]
+
+    async def covered(self, table: TableName) -> LogPosition:
+        """How much of the log a table holds."""
+        return self._covered(table)
+
+    async def rows(self, table: TableName) -> AsyncIterator[list[TableRow]]:
+        """A table's rows, in pages by key."""
+        after: str | None = None
+        while True:
+            where = "" if after is None else f" WHERE _key > {_literal(after)}"
+            sql = f"SELECT * FROM {_quoted(table)}{where} ORDER BY _key LIMIT {_PAGE_ROWS}"
+            found: list[dict[str, Any]] = []
+            try:
+                request = QueryRequest(sql=sql, limit=_PAGE_ROWS, timeout_ms=TIMEOUT_MS_MAX)
+                async with self._engine.open(request) as running:
+                    async for batch in running.batches():
+                        found += batch.to_pylist()
+            except NotFound:
+                return
+            yield [_row(each) for each in found]
+            if len(found) < _PAGE_ROWS:
+                return
+            after = found[-1][KEY]
+
+
+def _row(row: dict[str, Any]) -> TableRow:
+    columns = {
+        column_name(name): value
+        for name, value in row.items()
+        if name not in _OWN and name != DOCUMENT_COLUMN and value is not None
+    }
+    newer: dict[str, tuple[int, str]] = {}
+    if row[CLOCKS] is not None:
+        clocks = _clocks(row[CLOCKS])
+        base = clocks.get(DOCUMENT_COLUMN, (0, ""))
+        newer = {name: clock for name, clock in clocks.items() if clock > base and name != DOCUMENT_COLUMN}
+    document = row.get(DOCUMENT_COLUMN)
+    return TableRow(row[KEY], row[HLC], None if document is None else bytes(document), columns, newer)
+
+
+def _quoted(name: TableName) -> str:
+    return f"{quote(name.namespace)}.{quote(name.table)}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Mongo:
+    """What the gateway starts, asks and closes."""
+
+    def __init__(self, documents: Documents, door: MongoDoor) -> None:
+        self.documents = documents
+        self.door = door
+
+    async def start(self) -> None:
+        """Bring the store up to date; then it may be served."""
+        await self.documents.start()
+
+    async def close(self) -> None:
+        """Answer what is under way, then let go of everything."""
+        await self.door.close()
+        await self.documents.close()
+
+
+def make_mongo(
+    *,
+    data: Path,
+    log: Log,
+    tap: Tap,
+    gate: Gate,
+    backlog_bytes: Callable[[], int],
+    backlog_bytes_max: int,
+    lake: Lake,
+    engine: QueryEngine,
+    covered: Callable[[TableName], LogPosition],
+    users: Users,
+    clock: Clock,
+    settings: MongoSettings,
+) -> Mongo:
+    """Build the door. `await mongo.start()` before it listens."""
+    # The same gate, but for the size of a batch: a message may be larger than a batch of the CDC door.
+    limits = Limits(
+        payload_bytes_max=MESSAGE_BYTES_MAX + (8 << 20), events_max=200_000, backlog_bytes_max=backlog_bytes_max
+    )
+    own = Gate(gate.dedup, limits, backlog_bytes, rates=gate.rates, pressure=gate.pressure)
+    documents = Documents(
+        log, Intake(own, tap), State(data / "mongo" / "documents.db"), LakeTables(lake, engine, covered), clock
+    )
+    heard, lost = tap.on_arrival, tap.on_lost
+
+    def on_arrival(arrival: Arrival) -> None:
+        documents.on_arrival(arrival)
+        heard(arrival)
+
+    def on_lost() -> None:
+        documents.on_lost()
+        lost()
+
+    tap.on_arrival, tap.on_lost = on_arrival, on_lost
+    return Mongo(documents, MongoDoor(documents, users, clock, settings))
+
+
+def tls_of(certificate: str, key: str) -> ssl.SSLContext | None:
+    """The context for a certificate, or none."""
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key or None)
+    return context

@@ -1,0 +1,1 @@
+"""The Mongo door: MongoDB's commands on the log and its tables."""

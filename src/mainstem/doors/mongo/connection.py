@@ -1,0 +1,144 @@
+"""One connection: bytes to requests, one command after another, replies to bytes.
+
+The protocol has no interleaving: a connection's requests are answered in order. While one is under way no more than a
+few are read ahead; beyond that the socket is left alone until the client's earlier ones are answered.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, cast
+
+from mainstem.admission import ANYONE, Principal
+from mainstem.model.errors import Invalid
+from mainstem.wire.mongo.compression import Compressor
+from mainstem.wire.mongo.frames import BadFrame, Decoder, Request, encode_document, reply
+
+if TYPE_CHECKING:
+    from mainstem.admission.scram import Exchange
+    from mainstem.doors.mongo.server import MongoDoor
+
+logger = logging.getLogger(__name__)
+
+READ_AHEAD = 16
+
+
+class Connection(asyncio.Protocol):
+    """The server's end of one socket."""
+
+    def __init__(self, door: "MongoDoor", number: int) -> None:
+        self.door = door
+        self.number = number
+        self.principal: Principal | None = None if door.asks_for_login else ANYONE
+        # A login that is under way.
+        self.exchange: Exchange | None = None
+        self.client: dict[str, Any] = {}
+        self.compressors: tuple[Compressor, ...] = ()
+        self.peer = ""
+        self.address = ""
+        self._decoder = Decoder()
+        self._requests: deque[Request] = deque()
+        self._woken = asyncio.Event()
+        self._can_write = asyncio.Event()
+        self._can_write.set()
+        self._is_paused = False
+        self._ended = False
+        self._replies = 0
+        self._transport: asyncio.Transport
+        self._task: asyncio.Task[None]
+
+    # What the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else ""
+        host = f"[{here[0]}]" if here and ":" in here[0] else (here[0] if here else "localhost")
+        self.address = f"{host}:{here[1]}" if here else host
+        if not self.door.enter(self):
+            transport.close()
+            self._ended = True
+            return
+        # Not in a task group: it lives as long as the socket, and the door waits for it when it closes.
+        self._task = asyncio.create_task(self._run())
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            requests = self._decoder.feed(data)
+        except (BadFrame, Invalid) as error:
+            # Nothing after it can be read; what came before is still answered.
+            logger.info("a Mongo client sent what is no message: %s", error, extra={"peer": self.peer})
+            self._ended = True
+            self._woken.set()
+            return
+        self._requests.extend(requests)
+        if self._requests:
+            self._woken.set()
+        if len(self._requests) > READ_AHEAD and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._woken.set()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._can_write.set()
+        self._woken.set()
+        if hasattr(self, "_task"):
+            self._task.cancel()
+        self.door.leave(self)
+
+    def pause_writing(self) -> None:
+        self._can_write.clear()
+
+    def resume_writing(self) -> None:
+        self._can_write.set()
+
+    # What the door calls
+
+    def close(self) -> None:
+        """Let go of the socket once what is under way is answered."""
+        self._ended = True
+        self._woken.set()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                while not self._requests:
+                    if self._ended:
+                        return
+                    self._woken.clear()
+                    await self._woken.wait()
+                request = self._requests.popleft()
+                if self._is_paused and len(self._requests) <= READ_AHEAD // 2:
+                    self._is_paused = False
+                    self._transport.resume_reading()
+                await self._answer(request)
+        # The task's edge: one connection's trouble is its own.
+        except Exception:
+            logger.exception("a Mongo connection failed", extra={"peer": self.peer})
+        finally:
+            self._transport.close()
+
+    async def _answer(self, request: Request) -> None:
+        while True:
+            body, again = await self.door.answer(self, request)
+            if request.more_to_come:
+                # The client does not read an answer.
+                return
+            if self._transport.is_closing():
+                return
+            more = again and request.exhaust_allowed
+            self._replies += 1
+            data = body if isinstance(body, bytes) else encode_document(body)
+            self._transport.write(reply(request, data, self._replies, more_to_come=more))
+            if not self._can_write.is_set():
+                # A slow reader holds one reply, and nobody else up.
+                await self._can_write.wait()
+            if not more or self._ended:
+                return
+
+

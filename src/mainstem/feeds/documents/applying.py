@@ -1,0 +1,169 @@
+"""From durable batches to the store: every change, whichever door it came through, in the log's order.
+
+A batch of documents replaces rows as a whole and is stamped by the log, so it always wins over what came before. Rows
+of other doors are merged column by column, by the same rule as in the tables.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainstem.feeds.documents.checks import is_reserved
+from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
+from mainstem.log.expand import Rows
+from mainstem.model.position import LogPosition
+from mainstem.wire.mongo.batches import DOCUMENT_COLUMN, DocumentBatch, Kind, collection_of
+from mainstem.wire.mongo.frames import decode_document, encode_document
+from mainstem.wire.mongo.ordered import id_of_key, key_bytes
+
+# Clocks of single columns, and of the row's last delete or whole write: column -> (clock, source).
+Clocks = dict[str, tuple[int, str]]
+_clocks = msgspec.msgpack.Decoder(Clocks).decode
+_INT64 = 1 << 63
+# Says of a collection in the store, and nowhere else, that its documents are still to be read from table and log.
+UNLOADED = "unloaded"
+
+
+class RowChange(NamedTuple):
+    """A change of another door: what it did to which document, for change streams."""
+
+    database: str
+    collection: str
+    operation: str
+    id: Any
+    position: int
+    hlc: int
+    # The document after it and before it; None where there is none.
+    after: bytes | None
+    before: bytes | None
+    columns: dict[str, Any]
+
+
+def apply_batch(
+    state: State, batch: DocumentBatch, keys: Sequence[bytes], first: LogPosition, hlc_first: int, at_ms: int
+) -> None:
+    """Take over a batch of the Mongo door."""
+    for index, (operation, key) in enumerate(zip(batch.operations, keys, strict=True)):
+        database, name = operation.database, operation.collection
+        if name == COLLECTIONS:
+            described = decode_document(operation.id)["_id"]
+            if operation.document is None:
+                state.drop(database, described)
+            else:
+                _describe(state, database, described, decode_document(operation.document))
+            continue
+        collection = state.find(database, name)
+        if collection is None:
+            if operation.kind is Kind.DELETE:
+                continue
+            # A table of another door that was taken over after the store's position: its rows are read again.
+            collection = state.describe(database, name, {**bare_description(name), UNLOADED: True})
+        if operation.document is None:
+            state.delete(collection, key)
+        else:
+            state.put(collection, key, operation.document, hlc_first + index)
+    if batch.session is not None and batch.number is not None and batch.answers:
+        state.answer(batch.session, batch.number, first, batch.answers, at_ms)
+
+
+def _describe(state: State, database: str, name: str, document: dict[str, Any]) -> None:
+    known = state.find(database, name)
+    if known is not None and known.document.get(UNLOADED):
+        document = {**document, UNLOADED: True}
+    state.describe(database, name, document)
+
+
+def bare_description(name: str) -> dict[str, Any]:
+    """What is known of a collection that nobody created: a table of another door, for one."""
+    return {"_id": name, "options": {}, "indexes": [], "foreign": True}
+
+
+def keys_of(batch: DocumentBatch) -> list[bytes]:
+    """The documents' ids as ordered bytes, of a batch that was read from the log."""
+    return [key_bytes(operation.key) for operation in batch.operations]
+
+
+def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
+    """Take over the rows that a batch of another door has for one table."""
+    database, name = collection_of(rows.table)
+    if not name or is_reserved(name):
+        return []
+    collection = state.find(database, name) or state.describe(database, name, bare_description(name))
+    changes = []
+    for index, position in enumerate(rows.positions):
+        if rows.errors is not None and rows.errors[index] is not None:
+            continue
+        text = rows.columns[index]
+        columns = {} if text is None else msgspec.json.decode(text)
+        change = _apply_row(
+            state, collection, rows.ops[index], rows.keys[index], columns, rows.hlcs[index], source, position
+        )
+        if change is not None:
+            changes.append(change)
+    return changes
+
+
+def _apply_row(
+    state: State,
+    collection: Collection,
+    op: str,
+    row_key: str,
+    columns: dict[str, Any],
+    hlc: int,
+    source: str,
+    position: int,
+) -> RowChange | None:
+    key = key_bytes(row_key)
+    stored = state.get(collection, key)
+    identity = id_of_key(row_key)
+    before = None if stored is None else stored.document
+    if op == "delete":
+        if stored is None or stored.hlc > hlc:
+            return None
+        state.delete(collection, key)
+        identity = decode_document(stored.document).get("_id", identity)
+        return RowChange(
+            collection.database, collection.name, "delete", identity, position, hlc, None, before, {}
+        )
+    columns = {column: _value(value) for column, value in columns.items() if column not in ("_id", DOCUMENT_COLUMN)}
+    if stored is None:
+        document = {"_id": identity, **columns}
+        clocks: Clocks = {}
+        row_hlc = hlc
+    else:
+        document = decode_document(stored.document)
+        identity = document.get("_id", identity)
+        clocks = {} if stored.clocks is None else _clocks(stored.clocks)
+        row_hlc = stored.hlc
+        columns = {
+            column: value for column, value in columns.items() if clocks.get(column, (row_hlc, "")) < (hlc, source)
+        }
+        document |= columns
+        clocks |= dict.fromkeys(columns, (hlc, source))
+    after = encode_document(document)
+    state.put(collection, key, after, row_hlc, msgspec.msgpack.encode(clocks) if clocks else None)
+    return RowChange(
+        collection.database,
+        collection.name,
+        "insert" if stored is None else "update",
+        identity,
+        position,
+        hlc,
+        after,
+        before,
+        columns,
+    )
+
+
+def _value(value: Any) -> Any:
+    """A value of JSON as BSON can hold it."""
+    if isinstance(value, bool) or not isinstance(value, int | dict | list):
+        return value
+    if isinstance(value, int):
+        return value if -_INT64 <= value < _INT64 else str(value)
+    if isinstance(value, dict):
+        return {name.replace("\x00", ""): _value(item) for name, item in value.items()}
+    return [_value(item) for item in value]
+
+

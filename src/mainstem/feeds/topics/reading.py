@@ -1,0 +1,288 @@
+"""Reads a partition by offset, however old: from memory at the tail, from the log behind it, and from its table beyond.
+
+Which of them has an offset is decided on the event loop in one step; what is not in memory is read in a thread, few
+at a time, so that consumers far behind wait for each other and not the ones at the tail for them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from mainstem.feeds.topics.partition import LEADER_EPOCH, Partition
+from mainstem.feeds.topics.segments import SegmentRecords
+from mainstem.feeds.topics.views import View
+from mainstem.feeds.transactions.section import TransactionsSection
+from mainstem.log import Log, SegmentInfo
+from mainstem.log.frames import Frame
+from mainstem.model.batch import Encoding
+from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.names import TableName
+from mainstem.wire.kafka import payload as payloads
+from mainstem.wire.kafka.markers import build_marker
+from mainstem.wire.kafka.opening import Record, build_batch, open_batch, open_dense
+from mainstem.wire.kafka.records import BadBatch, BatchHead, assign, read_head
+
+# Reads away from memory at the same time.
+COLD_READS_MAX = 4
+# Records of one batch that is made of rows.
+BATCH_ROWS = 500
+_TRIES_MAX = 5
+
+
+class Stamped(NamedTuple):
+    """A record's offset and time."""
+
+    offset: int
+    timestamp: int
+
+
+class Rows(Protocol):
+    """The table of a topic. The app provides it; this package knows no engine. Both block: called in a thread."""
+
+    def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
+        """The first records of a partition from an offset on, in order, of about so many bytes."""
+
+    def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
+        """The first record from an offset on whose time is the given one or later."""
+
+
+class NoRows:
+    """Where there are no tables."""
+
+    def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
+        return []
+
+    def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
+        return None
+
+
+class Reader:
+    """See above. Belongs to the event loop."""
+
+    def __init__(self, log: Log, rows: Rows, transactions: TransactionsSection | None = None) -> None:
+        self._log = log
+        self._rows = rows
+        self._transactions = transactions or TransactionsSection()
+        self._segments = SegmentRecords()
+        self._places = asyncio.Semaphore(COLD_READS_MAX)
+
+    async def read(self, partition: Partition | View, offset: int, bytes_max: int, *, before: int) -> bytes:
+        """Whole batches, the first of which holds the offset (or the next one that there is); at least one, then up to
+        a size, none that begins at `before` or behind it. Empty where there is none."""
+        if isinstance(partition, View):
+            async with self._places:
+                return await partition.read(offset, before)
+        held = partition.tail.read(offset, bytes_max, before=before)
+        if held is not None:
+            return b"".join([each.batch for each in held])
+        key = (partition.topic.id, partition.index)
+        # Records of transactions become rows when those commit: until then, and until that is sealed, they are here.
+        undecided = [each for each in self._transactions.held_from(key, offset) if each.base < before]
+        if undecided and undecided[0].base <= offset:
+            return undecided[0].bytes
+        before = min(before, undecided[0].base) if undecided else before
+        async with self._places:
+            found = await self._read_cold(partition, offset, bytes_max, before)
+        # Nothing is left of the range: aborted records, batches that could not be opened, records without a value of a
+        # compacted topic. Without an answer a consumer would ask for it for ever.
+        return found or _nothing_until(before)
+
+    async def first_at(self, partition: Partition | View, timestamp: int) -> Stamped | None:
+        """The first record whose time is the given one or later."""
+        if isinstance(partition, View):
+            return await self._first_change(partition, timestamp)
+        if timestamp > partition.state.max_timestamp or partition.start >= partition.end:
+            return None
+        tail_start = partition.tail.start
+        if tail_start is None or tail_start > partition.start:
+            async with self._places:
+                before = partition.end if tail_start is None else tail_start
+                found = await self._first_cold(partition, timestamp, before)
+            if found is not None:
+                return found
+        batches = [held.batch for held in partition.tail.batches() if held.max_timestamp >= timestamp]
+        return await asyncio.to_thread(_first_in, batches, partition.start, timestamp)
+
+    async def _first_change(self, view: View, timestamp: int) -> Stamped | None:
+        """Page by page: a view is not sorted by time."""
+        offset = view.start
+        while offset < view.end:
+            async with self._places:
+                batch = await view.read(offset, view.end)
+            for record in open_batch(batch)[1]:
+                if record.timestamp >= timestamp:
+                    return Stamped(record.offset, record.timestamp)
+            offset = read_head(batch).next_offset
+        return None
+
+    async def newest(self, partition: Partition | View) -> Stamped | None:
+        """The record with the latest time."""
+        state = partition.state
+        if state.max_timestamp_offset < partition.start:
+            return None
+        return Stamped(state.max_timestamp_offset, state.max_timestamp)
+
+    def aborted(self, partition: Partition | View, offset: int, records: bytes) -> list[dict[str, int]]:
+        """The transactions that were aborted and have records among these."""
+        if isinstance(partition, View):
+            return []
+        end, at = offset, 0
+        while at < len(records):
+            head = read_head(records, at)
+            end, at = head.next_offset, at + head.size
+        found = self._transactions.aborted((partition.topic.id, partition.index), offset, end)
+        return [{"producer_id": each.producer_id, "first_offset": each.first} for each in found]
+
+    async def _read_cold(self, partition: Partition, offset: int, bytes_max: int, before: int) -> bytes:
+        table = _table_of(partition)
+        for _ in range(_TRIES_MAX):
+            sealed = self._log.sealed
+            segments = [each for each in self._log.segments() if table in each.tables]
+            try:
+                found = await asyncio.to_thread(self._sealed, partition, table, segments, offset, bytes_max, before)
+            except FileNotFoundError:
+                # A segment was dropped meanwhile: what it held is in the table by now.
+                continue
+            if not found:
+                if self._log.sealed != sealed:
+                    # What was not sealed when we looked may be so now.
+                    continue
+                tail = self._log.tail(max(sealed, partition.position_before(offset)))
+                found = await asyncio.to_thread(_of_frames, tail, partition, offset, bytes_max, before)
+            if found:
+                return found
+            # It came into memory, or was let go of by retention.
+            held = partition.tail.read(offset, bytes_max, before=before)
+            if held is not None:
+                return b"".join([each.batch for each in held])
+            if offset < partition.start:
+                raise Invalid(f"offset. expected=at least {partition.start} got={offset}", reason="offset_out_of_range")
+            return b""
+        raise Conflict("segments were dropped again and again while they were read: ask again")
+
+    def _sealed(
+        self,
+        partition: Partition,
+        table: TableName,
+        segments: Sequence[SegmentInfo],
+        offset: int,
+        bytes_max: int,
+        before: int,
+    ) -> bytes:
+        """In a thread: from segments, and from the table what is before them. Empty where neither has the offset."""
+        is_sorted = not self._transactions.knows((partition.topic.id, partition.index))
+        records = self._segments.records(
+            segments, table, partition.index, offset, before, bytes_max, is_sorted=is_sorted
+        )
+        if not records or records[0].offset > offset:
+            older = self._rows.records(
+                table, partition.index, offset, records[0].offset if records else before, bytes_max
+            )
+            if older:
+                records = older
+        return batches_of(records, bytes_max) if records else b""
+
+    async def _first_cold(self, partition: Partition, timestamp: int, before: int) -> Stamped | None:
+        table = _table_of(partition)
+        segments = [each for each in self._log.segments() if table in each.tables]
+        tail = self._log.tail(self._log.sealed)
+
+        def look() -> Stamped | None:
+            # First, and as it is read: what is sealed meanwhile is gone from there, and all of it may be gigabytes.
+            unsealed = (bytes(batch) for _, batch in _batches(tail, partition))
+            in_tail = _first_in(unsealed, partition.start, timestamp)
+            tail.close()
+            found = self._rows.first_at(table, partition.index, partition.start, timestamp)
+            kept = self._segments.records(segments, table, partition.index, partition.start, before, 1 << 62)
+            for record in kept:
+                if record.timestamp >= timestamp and (found is None or record.offset < found.offset):
+                    found = record
+                    break
+            if found is not None:
+                return Stamped(found.offset, found.timestamp)
+            return in_tail
+
+        return await asyncio.to_thread(look)
+
+
+def _nothing_until(before: int) -> bytes:
+    """Where a range has no records (aborted ones, markers, dead letters), readers are shown its last offset as a
+    control record, which they skip: so they go on behind it instead of asking for ever."""
+    return assign(build_marker(-1, -1, 0, commits=True), before - 1, LEADER_EPOCH)
+
+
+def batches_of(records: Sequence[Record], bytes_max: int) -> bytes:
+    """Records as batches: at least one, then up to a size."""
+    found: list[bytes] = []
+    size = 0
+    for start in range(0, len(records), BATCH_ROWS):
+        batch = build_batch(records[start : start + BATCH_ROWS], leader_epoch=LEADER_EPOCH)
+        if found and size + len(batch) > bytes_max:
+            break
+        found.append(batch)
+        size += len(batch)
+    return b"".join(found)
+
+
+def _batches(frames: Iterable[Frame], partition: Partition) -> Iterator[tuple[BatchHead, memoryview]]:
+    for frame in frames:
+        if frame.header.encoding is Encoding.KAFKA_RECORDS:
+            records = payloads.unpack(frame.payload, f"position {frame.header.first}")
+            if records.topic_id == partition.topic.id and records.partition == partition.index:
+                head = read_head(records.batch)
+                # Behind a marker come the records that it commits, which had their own frames before.
+                yield head, records.batch[: head.size]
+
+
+def _of_frames(
+    frames: Generator[Frame, None, None], partition: Partition, offset: int, bytes_max: int, before: int
+) -> bytes:
+    found: list[memoryview] = []
+    size = 0
+    for head, batch in _batches(frames, partition):
+        if head.base_offset >= before or (found and size + head.size > bytes_max):
+            break
+        if head.next_offset > offset:
+            found.append(batch)
+            size += head.size
+    data = b"".join(found)
+    # The generator has a file open: not until somebody collects it.
+    frames.close()
+    return data
+
+
+def _first_in(batches: Iterable[bytes], start: int, timestamp: int) -> Stamped | None:
+    for batch in batches:
+        if read_head(batch).max_timestamp < timestamp:
+            continue
+        try:
+            _, records = open_dense(batch)
+        except BadBatch:
+            # Let in by its checksum, and not to be opened: its rows are dead letters.
+            continue
+        for record in records:
+            if record.timestamp >= timestamp and record.offset >= start:
+                return Stamped(record.offset, record.timestamp)
+    return None
+
+
+def _table_of(partition: Partition) -> TableName:
+    namespace, _, table = partition.topic.table.rpartition(".")
+    return TableName(namespace, table)
+
+
+def tail_batches(frames: Iterable[Frame], bytes_max: int) -> list[tuple[bytes, int, bytes]]:
+    """The newest record batches of some frames, oldest first, up to a size: topic id, partition, batch. Blocks."""
+    found: deque[tuple[bytes, int, bytes]] = deque()
+    size = 0
+    for frame in frames:
+        if frame.header.encoding is Encoding.KAFKA_RECORDS:
+            records = payloads.unpack(frame.payload, f"position {frame.header.first}")
+            batch = bytes(records.batch[: read_head(records.batch).size])
+            found.append((records.topic_id, records.partition, batch))
+            size += len(batch)
+            while size > bytes_max and len(found) > 1:
+                size -= len(found.popleft()[2])
+    return list(found)
+

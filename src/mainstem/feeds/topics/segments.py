@@ -1,0 +1,167 @@
+"""Records as rows: how a record is written in a segment's JSON, and how it is read back from there.
+
+`log/expand` writes these rows when the log is sealed; consumers behind the tail read them here.
+"""
+
+import base64
+import datetime as dt
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mainstem.log import SegmentInfo
+from mainstem.model.names import TableName
+from mainstem.tables.kinds import TOPIC_COMPACT, TOPIC_JSON
+from mainstem.wire.kafka.opening import Record
+
+_CACHED_MAX = 8
+_STEP = 256
+_CACHED_BYTES_MAX = 32 * 1024 * 1024
+
+
+class _Row(msgspec.Struct, gc=False):
+    offset: int
+    timestamp: dt.datetime | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: list[tuple[str, str | None]] | None = None
+
+
+class _JsonRow(_Row, gc=False, rename=lambda name: f"_kafka_{name}"):
+    """Beside the fields of its value."""
+
+
+_rows = msgspec.json.Decoder(_Row)
+_json_rows = msgspec.json.Decoder(_JsonRow)
+
+
+class _Part(NamedTuple):
+    """One partition's rows of one segment, in the order of their offsets."""
+
+    offsets: npt.NDArray[np.int64]
+    columns: pa.ChunkedArray
+    is_json: bool
+
+
+class SegmentRecords:
+    """Records of sealed segments, by partition and offset. Called in threads."""
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[str, TableName, int], _Part] = OrderedDict()
+        self._lock = Lock()
+
+    def records(
+        self,
+        segments: Sequence[SegmentInfo],
+        table: TableName,
+        partition: int,
+        offset: int,
+        before: int,
+        bytes_max: int,
+        *,
+        is_sorted: bool = True,
+    ) -> list[Record]:
+        """The first records of a partition from an offset on, in order, of about so many bytes. Raises
+        FileNotFoundError where a segment was dropped meanwhile. Not `is_sorted`: records of transactions are where
+        those were committed, behind others."""
+        if not is_sorted:
+            parts = [self._part(segment, table, partition) for segment in segments]
+            return _merged(parts, offset, before, bytes_max)
+        found: list[Record] = []
+        size = 0
+        for segment in segments:
+            part = self._part(segment, table, partition)
+            start, end = np.searchsorted(part.offsets, [offset, before])
+            decode = _json_rows.decode if part.is_json else _rows.decode
+            for at in range(int(start), int(end), _STEP):
+                for text in part.columns.slice(at, min(_STEP, int(end) - at)).to_pylist():
+                    found.append(_record(decode(text)))
+                    size += len(text)
+                # As JSON they are about half as large again.
+                if size > bytes_max * 3 // 2:
+                    return found
+        return found
+
+    def _part(self, segment: SegmentInfo, table: TableName, partition: int) -> _Part:
+        key = (str(segment.path), table, partition)
+        with self._lock:
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                return known
+        part = _read(segment, table, partition)
+        if part.columns.nbytes <= _CACHED_BYTES_MAX:
+            with self._lock:
+                self._cache[key] = part
+                while len(self._cache) > _CACHED_MAX:
+                    self._cache.popitem(last=False)
+        return part
+
+
+def _read(segment: SegmentInfo, table: TableName, partition: int) -> _Part:
+    import pyarrow.compute as pc
+
+    # By the key's text, which begins with the partition: "0" is the character behind "/".
+    ours = (
+        (pc.field("namespace") == table.namespace)
+        & (pc.field("table") == table.table)
+        & pc.field("error").is_null()
+        & (pc.field("key") >= f"{partition}/")
+        & (pc.field("key") < f"{partition}0")
+        # A compacted topic's record without a value has no row.
+        & pc.field("columns").is_valid()
+    )
+    with pa.OSFile(str(segment.path)) as source:
+        rows = pq.read_table(source, columns=["key", "columns"], filters=ours)
+    kind = segment.tables[table].kind
+    if kind == TOPIC_COMPACT:
+        offsets = np.array([_rows.decode(text).offset for text in rows["columns"].to_pylist()], np.int64)
+    else:
+        texts = pc.utf8_slice_codeunits(rows["key"], len(f"{partition}/"))
+        offsets = texts.cast(pa.int64()).to_numpy().astype(np.int64)
+    columns = rows["columns"]
+    if np.any(offsets[1:] < offsets[:-1]):
+        # Records of a transaction are where it was committed, behind others with higher offsets. Who looks for one
+        # halves its way: in any other order it would pass records by.
+        order = np.argsort(offsets, kind="stable")
+        offsets, columns = offsets[order], columns.take(pa.array(order))
+    return _Part(offsets, columns, kind == TOPIC_JSON)
+
+
+def _merged(parts: Sequence[_Part], offset: int, before: int, bytes_max: int) -> list[Record]:
+    """Records of several segments by their offsets, wherever they are."""
+    places = sorted(
+        (int(part.offsets[at]), number, at)
+        for number, part in enumerate(parts)
+        for at in range(*map(int, np.searchsorted(part.offsets, [offset, before])))
+    )
+    found: list[Record] = []
+    size = 0
+    for _, number, at in places:
+        part = parts[number]
+        text = part.columns[at].as_py()
+        found.append(_record((_json_rows.decode if part.is_json else _rows.decode)(text)))
+        size += len(text)
+        if size > bytes_max * 3 // 2:
+            break
+    return found
+
+
+def _record(row: _Row) -> Record:
+    headers = tuple((name, _plain(value)) for name, value in row.headers or ())
+    # Whole milliseconds: a fraction would come from a float.
+    time_ms = -1 if row.timestamp is None else round(row.timestamp.timestamp() * 1000)
+    return Record(row.offset, time_ms, _plain(row.key), _plain(row.value), headers)
+
+
+def _plain(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+

@@ -1,0 +1,287 @@
+"""From a record batch of a topic to rows, when the log is sealed: here the batch is opened for the first time.
+
+What rows a record becomes is the mode's matter (`wire/kafka/payload.Mode`). A batch that cannot be opened was let in by
+its checksum alone: it becomes one dead letter, with its bytes, and stops nobody.
+"""
+
+import binascii
+import datetime as dt
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from mainstem.model.batch import BatchHeader
+from mainstem.model.change import SOURCE_TIME_MS_MAX, Operation
+from mainstem.model.hlc import Hlc
+from mainstem.model.names import TableName
+from mainstem.model.position import LogPosition
+from mainstem.wire.kafka import payload as payloads
+from mainstem.wire.kafka.opening import OPENED_BYTES_MAX, Record, open_dense
+from mainstem.wire.kafka.payload import RECORDS_SUFFIX, Buffer, Mode, Records
+from mainstem.wire.kafka.records import CONTROL, TRANSACTIONAL, BadBatch, BatchHead, read_head
+
+if TYPE_CHECKING:
+    from mainstem.log.expand import Expander, Rows
+
+# `tables.kinds`, which this layer does not know; a test holds the two together.
+TOPIC, TOPIC_JSON, TOPIC_COMPACT = "topic", "topic-json", "topic-compact"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# A batch may be opened to so many times its size. What is beyond that is taken from a store that all batches of one
+# segment share (`Expander.opening_bytes_left`), and when that is empty such batches are dead letters: 6 kB of zstd may
+# stand for 200 MB, and a hundred of those would kill every sealer that tries.
+OPENED_RATIO = 32
+_RECORD_BYTES = 64
+_JSON_PREFIX = "_kafka_"
+_OFFSET_MARK, _BASE64_MARK = "offset:", "base64:"
+_to_json = msgspec.json.Encoder().encode
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any = msgspec.json.Decoder(msgspec.Raw)
+_INSERT, _UPDATE, _DELETE = str(Operation.INSERT), str(Operation.UPDATE), str(Operation.DELETE)
+
+
+def expand_records(expander: "Expander", header: BatchHeader, payload: Buffer, place: str) -> "list[Rows]":
+    """The rows of one record batch."""
+    records = payloads.unpack(payload, place)
+    namespace, _, name = records.table.rpartition(".")
+    table = TableName(namespace, name)
+    attributes = _attributes(records.batch)
+    if attributes & CONTROL:
+        return _committed_rows(expander, header, records, place)
+    if attributes & TRANSACTIONAL:
+        # Rows only once it is committed: the marker's frame has these records again.
+        return []
+    return _batch_rows(expander, header, table, records)
+
+
+def _attributes(batch: memoryview) -> int:
+    try:
+        return read_head(batch).attributes
+    except BadBatch:
+        # Opening it says the same, and why.
+        return 0
+
+
+def _committed_rows(expander: "Expander", header: BatchHeader, records: Records, place: str) -> "list[Rows]":
+    """The rows of a transaction in one partition: behind its marker are the batches that it commits."""
+    namespace, _, name = records.table.rpartition(".")
+    found: list[Rows] = []
+    at, done = read_head(records.batch).size, 0
+    while at < len(records.batch):
+        head = read_head(records.batch, at)
+        shifted = msgspec.structs.replace(
+            header,
+            first=LogPosition(header.first + done),
+            hlc_first=Hlc(header.hlc_first + done),
+            count=head.records,
+        )
+        part = records._replace(batch=records.batch[at : at + head.size])
+        found += _batch_rows(expander, shifted, TableName(namespace, name), part)
+        at += head.size
+        done += head.records
+    return found
+
+
+def _batch_rows(expander: "Expander", header: BatchHeader, table: TableName, records: Records) -> "list[Rows]":
+    try:
+        allowance = OPENED_RATIO * len(records.batch)
+        head, opened = open_dense(records.batch, min(OPENED_BYTES_MAX, allowance + expander.opening_bytes_left))
+        size = sum([_RECORD_BYTES + len(each.key or b"") + len(each.value or b"") for each in opened])
+        expander.opening_bytes_left = max(0, expander.opening_bytes_left - max(0, size - allowance))
+        return _mode_rows(expander, header, table, records, head, opened)
+    # Broad on purpose: a client chose these bytes, and they are durable. Whatever they make of the code below, a batch
+    # that raises here would be met again by every later seal, and no table of anybody would ever get a row again.
+    except Exception as error:
+        return [_unreadable(header, table, records, error)]
+
+
+def _mode_rows(
+    expander: "Expander",
+    header: BatchHeader,
+    table: TableName,
+    records: Records,
+    head: BatchHead,
+    opened: Sequence[Record],
+) -> "list[Rows]":
+    namespace, name = table.namespace, table.table
+    match records.mode:
+        case Mode.JSON:
+            return [_json_rows(expander, header, table, records.partition, head, opened)]
+        case Mode.COMPACT:
+            return [_latest_rows(header, table, records.partition, head, opened)]
+        case Mode.DEBEZIUM:
+            rows = _raw_rows(header, table, records.partition, head, opened)
+            state = TableName(namespace, name.removesuffix(RECORDS_SUFFIX))
+            return [rows, *_envelope_rows(expander, header, state, opened)]
+        case _:
+            return [_raw_rows(header, table, records.partition, head, opened)]
+
+
+def record_columns(record: Record, partition: int, head: BatchHead, prefix: str = "") -> bytes:
+    """A record as the columns of its row, in JSON; bytes as Base64."""
+    headers = b"null"
+    if record.headers:
+        told = [[name, None if value is None else _base64(value).decode()] for name, value in record.headers]
+        headers = _to_json(told)
+    mark = prefix.encode()
+    kind = b"LogAppendTime" if head.is_log_append_time else b"CreateTime"
+    return (
+        b'{"%bpartition":%d,"%boffset":%d,"%btimestamp":%b,"%btimestamp_type":"%b","%bkey":%b,"%bvalue":%b,'
+        b'"%bheaders":%b,"%bleader_epoch":%d}'
+        % (
+            mark, partition, mark, record.offset, mark, _moment(record.timestamp), mark, kind,
+            mark, _quoted(record.key), mark, _quoted(record.value), mark, headers, mark, head.leader_epoch,
+        )
+    )
+
+
+def _raw_rows(
+    header: BatchHeader, table: TableName, partition: int, head: BatchHead, records: Sequence[Record]
+) -> "Rows":
+    columns: list[bytes | None] = [record_columns(record, partition, head) for record in records]
+    return _rows(header, table, columns, [f"{partition}/{record.offset}" for record in records], kind=TOPIC)
+
+
+def _json_rows(
+    expander: "Expander",
+    header: BatchHeader,
+    table: TableName,
+    partition: int,
+    head: BatchHead,
+    records: Sequence[Record],
+) -> "Rows":
+    """The fields of each value, beside the record itself. A value that is no JSON object is a dead letter."""
+    texts = [_json_text(record, partition, head) for record in records]
+    keys = [f"{partition}/{record.offset}" for record in records]
+    columns, errors, unjudged = expander.judge_json(table, texts, [])
+    return _rows(header, table, columns, keys, kind=TOPIC_JSON, errors=errors, unjudged=unjudged)
+
+
+def _json_text(record: Record, partition: int, head: BatchHead) -> bytes:
+    """A record's columns and the fields of its value as one JSON object. What is no such value becomes JSON that is no
+    object, which is judged to be a dead letter.
+
+    The texts of many records are put together and read as one: each must be whole in itself, or it would change what
+    the others are.
+    """
+    value = (record.value or b"null").strip() or b"null"
+    try:
+        value.decode()
+        fields = _object.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _no_object(value)
+    if any(name.startswith(_JSON_PREFIX) for name in fields):
+        # It would take the place of what the record itself says: its offset, say.
+        return _as_text(value)
+    own = record_columns(record, partition, head, _JSON_PREFIX)
+    return own[:-1] + (b"," if fields else b"") + value[1:]
+
+
+def _no_object(value: bytes) -> bytes:
+    """A value as it is where it is JSON, and as a JSON text where it is not."""
+    try:
+        value.decode()
+        _any.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _as_text(value)
+    return _as_text(value) if value.startswith(b"{") else value
+
+
+def _as_text(value: bytes) -> bytes:
+    try:
+        return _to_json(value.decode())
+    except UnicodeDecodeError:
+        return b'"base64:%b"' % _base64(value)
+
+
+def _latest_rows(
+    header: BatchHeader, table: TableName, partition: int, head: BatchHead, records: Sequence[Record]
+) -> "Rows":
+    """By key: a record without a value takes the row away. One without a key keeps a row of its own."""
+    keys = [_key_text(record, partition) for record in records]
+    ops = [_DELETE if record.value is None and record.key is not None else _UPDATE for record in records]
+    columns = [
+        None if op == _DELETE else record_columns(record, partition, head)
+        for op, record in zip(ops, records, strict=True)
+    ]
+    return _rows(header, table, columns, keys, kind=TOPIC_COMPACT, ops=ops)
+
+
+def _envelope_rows(
+    expander: "Expander", header: BatchHeader, table: TableName, records: Sequence[Record]
+) -> "list[Rows]":
+    """What Debezium's envelopes say of a table's rows. Tombstones say nothing that the delete before did not."""
+    from mainstem.log.expand_envelopes import envelope_rows
+
+    return envelope_rows(expander.shape(table), header, table, records)
+
+
+def _rows(
+    header: BatchHeader,
+    table: TableName,
+    columns: list[bytes | None],
+    keys: list[str],
+    *,
+    kind: str,
+    ops: list[str] | None = None,
+    **more: Any,
+) -> "Rows":
+    from mainstem.log.expand import Rows
+
+    count = len(keys)
+    return Rows(
+        table=table,
+        positions=range(header.first, header.first + count),
+        hlcs=range(header.hlc_first, header.hlc_first + count),
+        ops=ops or [_INSERT] * count,
+        keys=keys,
+        columns=columns,
+        before=None,
+        sequences=None,
+        ids=None,
+        source_times_ms=None,
+        metadata=None,
+        errors=more.get("errors"),
+        unjudged=more.get("unjudged"),
+        kind=kind,
+    )
+
+
+def _unreadable(header: BatchHeader, table: TableName, records: Records, error: Exception) -> "Rows":
+    """The whole batch as one row that does not fit."""
+    kinds = {Mode.JSON: TOPIC_JSON, Mode.COMPACT: TOPIC_COMPACT}
+    text = _to_json({"partition": records.partition, "batch": _base64(bytes(records.batch)).decode()})
+    key = f"{records.partition}/{header.first}"
+    reason = f"record batch cannot be opened. {error if isinstance(error, BadBatch) else repr(error)}"
+    return _rows(header, table, [text], [key], kind=kinds.get(records.mode, TOPIC), errors=[reason])
+
+
+def _key_text(record: Record, partition: int) -> str:
+    """The row's key: by partition, as Kafka compacts. No two keys have the same text, nor has a record without one the
+    text of a key: what looks like one of our own marks is written as Base64."""
+    if record.key is None:
+        return f"{partition}/{_OFFSET_MARK}{record.offset}"
+    try:
+        text = record.key.decode()
+    except UnicodeDecodeError:
+        text = ""
+    is_plain = text and text.isprintable() and not text.startswith((_OFFSET_MARK, _BASE64_MARK))
+    return f"{partition}/{text if is_plain else _BASE64_MARK + _base64(record.key).decode()}"
+
+
+@lru_cache(65_536)
+def _moment(time_ms: int) -> bytes:
+    """A time as columns have it; none where no calendar has it."""
+    if time_ms < 0 or time_ms > SOURCE_TIME_MS_MAX:
+        return b"null"
+    return b'"%b"' % (_EPOCH + dt.timedelta(milliseconds=time_ms)).isoformat().encode()
+
+
+def _quoted(value: bytes | None) -> bytes:
+    return b"null" if value is None else b'"%b"' % _base64(value)
+
+
+def _base64(value: bytes) -> bytes:
+    return binascii.b2a_base64(value, newline=False)
+

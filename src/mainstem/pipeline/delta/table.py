@@ -1,0 +1,292 @@
+"""Delta tables as the pipeline's writer needs them: create, evolve, marks, append, replace by key. No Spark.
+
+What a table covers is kept as Delta's own transaction identifiers, in the same commit as the rows: they stay in the
+log's checkpoints for ever, and a second writer with the same marks loses.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from mainstem.client.delta import DeltaTable, Storage
+from mainstem.client.delta.engine import PLACES, engine_of
+from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, State
+from mainstem.client.delta.schema import KIND, VARIANT, arrow_field, delta_schema, schema_of
+from mainstem.client.delta.transaction import VECTORS, Commit, Replacement, Transaction
+from mainstem.client.delta.zones import zone_map
+from mainstem.model.errors import Invalid
+from mainstem.model.names import TableName
+from mainstem.model.position import LogPosition
+from mainstem.pipeline.commit.lake import APPLICATION, Marks
+from mainstem.pipeline.delta.partitions import PartitionColumn, derived
+from mainstem.pipeline.passes.delta_scan import DeltaScan
+from mainstem.pipeline.passes.plan import DeltaTarget, PartitionField
+from mainstem.runtime.clock import Clock
+from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of
+from mainstem.tables.layout import (
+    DEAD_LETTER_COLUMNS,
+    KEY,
+    KINDS_PROPERTY,
+    SINCE_PROPERTY,
+    STATE_COLUMNS,
+    delta_path,
+)
+from mainstem.tables.types import VARIANT as VARIANT_TYPE
+from mainstem.tables.types import ColumnType, decimal_of
+
+# The declared types: Delta has no uuid, and what is text to it need not be text to us.
+TYPES_PROPERTY = "mainstem.column-types"
+CHECKPOINT_EVERY = 20
+_NO_PLACES = PLACES.empty_table()
+# Writes groups of files anew, on the executors; returns `add` actions.
+Rewrite = Callable[[DeltaScan, Sequence[Sequence[AddFile]]], list[dict[str, Any]]]
+_ARROW_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "uuid": pa.string(),
+    "variant": VARIANT,
+}
+
+
+def arrow_type(column_type: ColumnType) -> pa.DataType:
+    """How Delta stores a type."""
+    decimal = decimal_of(column_type)
+    return pa.decimal128(*decimal) if decimal else _ARROW_TYPES[column_type]
+
+
+def _field(name: str, column_type: ColumnType) -> pa.Field:
+    metadata = {KIND: "variant"} if column_type == VARIANT_TYPE else None
+    return pa.field(name, arrow_type(column_type), True, metadata)
+
+
+class DeltaLakeTable:
+    """One Delta table, at the version it was loaded or refreshed at."""
+
+    def __init__(self, lake: "DeltaLake", name: TableName, log: DeltaLog) -> None:
+        self.lake = lake
+        self.name = name
+        self.log = log
+        self._state: State = log.newest()
+
+    def refresh(self) -> None:
+        """Look at the newest version."""
+        self._state = self.log.newest()
+
+    @property
+    def version(self) -> int:
+        """The version that is looked at."""
+        return self._state.version
+
+    @property
+    def files(self) -> list[AddFile]:
+        """The data files."""
+        return list(self._state.files.values())
+
+    def may_hold(self, file: AddFile, low: str, high: str) -> bool:
+        """Whether a file of a state may have rows with keys of a range, by its statistics."""
+        schema = schema_of(self._state.metadata)
+        zones, _ = zone_map(file, [schema.fields[KEY]], schema)
+        bounds = zones[KEY]
+        return (bounds.minimum is None or bounds.minimum <= high) and (bounds.maximum is None or bounds.maximum >= low)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return {name: value for name, value in self._state.metadata.configuration.items() if value is not None}
+
+    def partitions_of(self, wanted: Sequence[PartitionColumn]) -> list[PartitionColumn]:
+        """Those that the table was made with: a later declaration does not change the files that are there."""
+        return [column for column in wanted if column.name in self._state.metadata.partitionColumns]
+
+    def marks(self) -> Marks:
+        """What the table covers."""
+        return Marks.of_summary({name: str(value) for name, value in self._state.transactions.items()})
+
+    def columns(self) -> tuple[Column, ...]:
+        """The rows' own columns of a state table."""
+        types = self._json(TYPES_PROPERTY)
+        names = [name for name in schema_of(self._state.metadata).fields if name in types]
+        return columns_of([(name, ColumnType(types[name])) for name in names], self._json(KINDS_PROPERTY))
+
+    def columns_since(self) -> dict[str, LogPosition]:
+        """Columns that came later than the table, with the position it covered then."""
+        return {name: LogPosition(at) for name, at in self._json(SINCE_PROPERTY).items()}
+
+    def _json(self, name: str) -> dict[str, Any]:
+        return dict(json.loads(self._state.metadata.configuration.get(name) or "{}"))
+
+    def target(self, derived: Sequence[PartitionColumn] = ()) -> DeltaTarget:
+        """What the executors have to know to write files for it."""
+        return _target(self.lake, self.name, self._state.metadata, self._column_types(), derived)
+
+    def commit(
+        self,
+        marks: Marks,
+        added: Sequence[Mapping[str, Any]] = (),
+        places: pa.Table = _NO_PLACES,
+        operation: str = "WRITE",
+    ) -> None:
+        """Add files that were written, and take rows out of the table's own. A newer version is a Conflict."""
+        self._commit(Replacement(self.files, places, added=added), marks, operation)
+
+    def append(self, rows: pa.Table, marks: Marks) -> None:
+        """Add rows that are at hand, with the marks in the commit."""
+        self._commit(Replacement([], _NO_PLACES, rows), marks, "WRITE")
+
+    def scan(self, columns: Sequence[Column] = ()) -> DeltaScan:
+        """What the executors have to know to read its files."""
+        return DeltaScan(self.target(), self.lake.store, self.name.logical, tuple(columns))
+
+    def _column_types(self) -> dict[str, ColumnType]:
+        own = {name: ColumnType(text) for name, text in self._json(TYPES_PROPERTY).items()}
+        return {**dict(DEAD_LETTER_COLUMNS), **dict(STATE_COLUMNS), **own}
+
+    def evolve(self, plan: Evolution, covered: LogPosition, rewritten: Rewrite) -> None:
+        """Bring the schema up to the plan, in one commit. Where a type changes, all rows are cast and written anew."""
+        changed = {column.stored: column for column in (*plan.retype, *plan.widen, *plan.rewrite)}
+        known = schema_of(self._state.metadata).fields
+        rows_own = self._json(TYPES_PROPERTY)
+        others = [field for name, field in known.items() if name not in rows_own]
+        if taken := sorted({field.name for field in others} & {column.stored for column in plan.add}):
+            raise Invalid(f"a column has the name of a partition: name that by `as`. table={self.name} got={taken}")
+        fields = [_field(column.stored, column.type) for column in plan.columns]
+        fields += [arrow_field(field) for field in others]
+        since = self.columns_since()
+        if self._state.files:
+            since |= {column.name: covered for column in plan.add}
+        metadata = msgspec.structs.replace(
+            self._state.metadata,
+            schemaString=delta_schema(pa.schema(fields)).to_json(),
+            configuration={**self._state.metadata.configuration, **_properties(plan.columns, since)},
+        )
+        added: Sequence[Mapping[str, Any]] = ()
+        dropped: Sequence[AddFile] = ()
+        if changed and self._state.files:
+            dropped = self.files
+            added = rewritten(self._cast_scan(metadata, set(changed)), [[file] for file in dropped])
+        # The same rows in other types: whoever follows the table's changes sees none.
+        change = Replacement([], _NO_PLACES, added=added, metadata=metadata, dropped=dropped, moved=True)
+        self._commit(change, self.marks(), "CHANGE COLUMNS")
+
+    def _cast_scan(self, metadata: Metadata, changed: set[str]) -> DeltaScan:
+        """The files as the new schema has them. A Variant that becomes text is read as what it was."""
+        before = schema_of(self._state.metadata)
+        texts = frozenset(name for name in changed if name in before.fields and before.fields[name].is_variant)
+        target = _target(self.lake, self.name, metadata, self._column_types(), ())
+        target = replace(target, before=self._state.metadata.schemaString)
+        return DeltaScan(target, self.lake.store, self.name.logical, texts=texts)
+
+    def rewrite(self, groups: Sequence[Sequence[AddFile]], rewritten: Rewrite) -> tuple[int, int]:
+        """Write the live rows of each group of files together; returns how many files went, and how many came."""
+        there = [[file for file in group if file.key in self._state.files] for group in groups]
+        dropped = [file for group in there for file in group]
+        if not dropped:
+            return 0, 0
+        added = rewritten(self.scan(), [group for group in there if group])
+        self._commit(Replacement([], _NO_PLACES, added=added, dropped=dropped, moved=True), self.marks(), "OPTIMIZE")
+        return len(dropped), len(added)
+
+    def _commit(self, change: Replacement, marks: Marks, operation: str) -> None:
+        writer = Transaction(engine_of(self.lake.storage), self.log, self._state)
+        progress = {name: int(text) for name, text in marks.summary().items()}
+        about = Commit(operation, transactions=progress, metadata={APPLICATION: self.lake.application})
+        version = writer.commit(change, about, self.lake.clock.now_ms())
+        self.refresh()
+        if (version + 1) % CHECKPOINT_EVERY == 0:
+            self.lake.table(self.name).checkpoint()
+
+
+class DeltaLake:
+    """The folder, or the bucket, of the pipeline's Delta tables."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        enter: Callable[[TableName, str], None] = lambda *_: None,
+        store: Mapping[str, str] | None = None,
+        application: str = "",
+    ) -> None:
+        """`enter` is told of every table, and where it is, before it is used; `store` is how executors reach it."""
+        self.storage = storage
+        self.store = dict(store or {})
+        self.application = application
+        self.clock = clock
+        self._enter = enter
+
+    def path(self, name: TableName) -> str:
+        """Where a table is, below the storage's root."""
+        return delta_path(name)
+
+    def table(self, name: TableName) -> DeltaTable:
+        """The table as the client has it."""
+        return DeltaTable(self.storage, self.path(name), clock=self.clock)
+
+    def load(self, name: TableName) -> DeltaLakeTable | None:
+        """The table at its newest version, or None where there is none."""
+        log = DeltaLog(self.storage, self.path(name))
+        if not log.exists():
+            return None
+        self._enter(name, self.storage.uri(log.table))
+        return DeltaLakeTable(self, name, log)
+
+    def create(
+        self,
+        name: TableName,
+        columns: Sequence[tuple[str, ColumnType]],
+        *,
+        of_rows: Sequence[Column] = (),
+        partition: Sequence[PartitionColumn] = (),
+        vectors: bool = False,
+    ) -> DeltaLakeTable:
+        """Create a table. Someone else may have been faster; then theirs is taken."""
+        properties: dict[str, str] = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
+        if vectors:
+            properties |= {VECTORS: "true", **_properties(of_rows, {})}
+        self.table(name).create(
+            pa.schema([_field(column, column_type) for column, column_type in (*columns, *derived(partition))]),
+            partition_by=[column.name for column in partition],
+            properties=properties,
+        )
+        created = self.load(name)
+        assert created is not None
+        return created
+
+
+def _properties(columns: Sequence[Column], since: Mapping[str, int]) -> dict[str, str]:
+    types = {column.stored: str(column.type) for column in columns}
+    return {
+        TYPES_PROPERTY: json.dumps(types, sort_keys=True),
+        KINDS_PROPERTY: json.dumps(kinds_of(columns), sort_keys=True),
+        SINCE_PROPERTY: json.dumps(since, sort_keys=True),
+    }
+
+
+def _target(
+    lake: "DeltaLake",
+    name: TableName,
+    metadata: Metadata,
+    types: Mapping[str, ColumnType],
+    derived: Sequence[PartitionColumn],
+) -> DeltaTarget:
+    return DeltaTarget(
+        url=lake.storage.root,
+        path=lake.path(name),
+        metadata=msgspec.to_builtins(metadata),
+        derived=tuple(
+            PartitionField(column.name, column.source, column.transform) for column in derived if column.is_derived
+        ),
+        types=dict(types),
+    )

@@ -1,0 +1,168 @@
+"""Typed columns out of the rows' JSON: a list of JSON objects in, Arrow arrays out, and which rows do not fit.
+
+The rows are decoded in one call, into a class that is made for the table's columns. Where the footers say that every
+value of a column has the column's own JSON type, it is decoded straight into that; all other values come as the text
+that the producer sent, and `convert` makes values of them.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec import UNSET, Raw, UnsetType
+
+from mainstem.client.delta import variant
+from mainstem.tables.convert import UNFIT, converter, text_of
+from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column
+from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, VARIANT, ColumnType, Kind, decimal_of
+
+Mask = npt.NDArray[np.bool_]
+
+_SHOWN_LENGTH_MAX = 80
+_VARIANT = pa.struct([pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)])
+_ARROW_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "uuid": pa.binary(16),
+    "variant": _VARIANT,
+}
+# By type and kind: the JSON types that need no conversion, and what they are decoded into.
+_DIRECT: Mapping[tuple[ColumnType, Kind], tuple[frozenset[str], type]] = {
+    (LONG, Kind.INT): (frozenset(("int", "long")), int),
+    (LONG, Kind.LONG): (frozenset(("int", "long")), int),
+    (DOUBLE, Kind.DOUBLE): (frozenset(("int", "double")), float),
+    (BOOLEAN, Kind.BOOL): (frozenset(("bool",)), bool),
+    (STRING, Kind.STRING): (frozenset(("string",)), str),
+}
+# Names that a class made by msgspec cannot have for its fields.
+_ODD = re.compile(r'["\\\x00-\x1f]')
+_NULL = b"null"
+_any = msgspec.json.Decoder().decode
+
+
+class Values(NamedTuple):
+    """The columns of some rows, in the order of the table's columns."""
+
+    arrays: list[pa.Array]
+    # Per column: the rows that have it. A null is there, a missing column is not.
+    present: list[Mask]
+    # Per row: why it does not fit its table; None where it does.
+    errors: list[str | None]
+
+
+def arrow_type(column_type: ColumnType) -> pa.DataType:
+    """How files keep a type."""
+    size = decimal_of(column_type)
+    return pa.decimal128(*size) if size else _ARROW_TYPES[column_type]
+
+
+def read_values(
+    texts: Sequence[bytes], columns: Sequence[Column], seen: Mapping[str, Collection[str]], refused: frozenset[str]
+) -> Values:
+    """Read rows. `seen` are each column's JSON types by the footers; a row with a `refused` column does not fit."""
+    kinds = tuple(_direct(column, seen.get(column.name, ())) for column in columns)
+    try:
+        return _read(texts, columns, kinds, refused)
+    except (msgspec.ValidationError, OverflowError):
+        # The footers said otherwise of some value: every value is looked at by itself.
+        return _read(texts, columns, (None,) * len(kinds), refused)
+
+
+def _read(
+    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...], refused: frozenset[str]
+) -> Values:
+    errors: list[str | None] = _over_limit(texts, refused) if refused else [None] * len(texts)
+    arrays, present = [], []
+    for column, kind, values in zip(columns, kinds, _columns(texts, columns, kinds), strict=True):
+        is_there = np.fromiter((value is not UNSET for value in values), bool, len(values))
+        known = values if is_there.all() else [None if value is UNSET else value for value in values]
+        made = _converted(known, column, errors) if kind is None else known
+        arrays.append(pa.array(made, arrow_type(column.type)))
+        present.append(is_there)
+    return Values(arrays, present, errors)
+
+
+def _columns(
+    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...]
+) -> Iterator[list[Any]]:
+    """The values of each column. No class has fields with quotes in their names: those come from dictionaries."""
+    content = b"[" + b",".join(texts) + b"]"
+    plain = [number for number, column in enumerate(columns) if not _ODD.search(column.name)]
+    rows = _decoder(tuple(columns[number].name for number in plain), tuple(kinds[number] for number in plain))(content)
+    by_name: list[dict[str, Raw]] = []
+    if len(plain) < len(columns):
+        by_name = msgspec.json.decode(content, type=list[dict[str, Raw]])
+    place_of = {number: place for place, number in enumerate(plain)}
+    for number, column in enumerate(columns):
+        if number in place_of:
+            attribute = f"c{place_of[number]}"
+            yield [getattr(row, attribute) for row in rows]
+        else:
+            yield [row.get(column.name, UNSET) for row in by_name]
+
+
+def canonical(raw: Any) -> bytes:
+    """What decides between two values of one column with one stamp: the greater text. As in `model.merge`."""
+    value = _any(bytes(raw)) if isinstance(raw, Raw) else raw
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _direct(column: Column, json_types: Collection[str]) -> type | None:
+    known = None if column.kind is None or _ODD.search(column.name) else _DIRECT.get((column.type, column.kind))
+    return known[1] if known is not None and set(json_types) - {"null"} <= known[0] else None
+
+
+@lru_cache(256)
+def _decoder(names: tuple[str, ...], kinds: tuple[type | None, ...]) -> Any:
+    fields = [
+        (
+            f"c{number}",
+            Raw | UnsetType if kind is None else kind | None | UnsetType,
+            msgspec.field(default=UNSET, name=name),
+        )
+        for number, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    ]
+    made = msgspec.defstruct("Row", fields, gc=False)
+    return msgspec.json.Decoder(list[made]).decode  # type: ignore[valid-type]
+
+
+def _converted(values: Sequence[Any], column: Column, errors: list[str | None]) -> list[Any]:
+    """Values of the column's type; a row with one that does not fit gets an error, and a null in its place."""
+    convert = text_of if column.type == VARIANT else converter(column.type)
+    made: list[Any] = []
+    for number, raw in enumerate(values):
+        text = None if raw is None else bytes(raw)
+        if text is None or text == _NULL:
+            made.append(None)
+            continue
+        value = _to_variant(text) if column.type == VARIANT else convert(text)
+        if value is UNFIT:
+            shown = text_of(text)[:_SHOWN_LENGTH_MAX]
+            errors[number] = errors[number] or f"{column.name}: '{shown}' is not {column.type}"
+            value = None
+        made.append(value)
+    return made
+
+
+def _to_variant(text: bytes) -> dict[str, bytes]:
+    metadata, value = variant.encode(_any(text))
+    return {"metadata": metadata, "value": value}
+
+
+def _over_limit(texts: Sequence[bytes], refused: frozenset[str]) -> list[str | None]:
+    reason = f"the table has {TABLE_COLUMNS_MAX} columns, which is the limit"
+    rows: list[dict[str, Raw]] = msgspec.json.decode(b"[" + b",".join(texts) + b"]", type=list[dict[str, Raw]])
+    return [reason if not refused.isdisjoint(row) else None for row in rows]

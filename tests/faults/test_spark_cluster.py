@@ -1,0 +1,110 @@
+"""The whole product on a cluster: a standalone Spark master and two workers, segments and tables on a real S3 server,
+the catalog in PostgreSQL, and the demo's load through them. A worker is killed in the middle of a pass, and its shuffle
+files go with it. DuckDB judges what is left: nothing lost, nothing twice.
+"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
+from mainstem.app.process import ServerProcess
+from mainstem.app.sample import Shop
+from mainstem.catalog.settings import CatalogSettings
+from mainstem.client import CdcClient
+from mainstem.pipeline.carrier import SPREAD_ROWS_MIN
+from tests.contract.catalog_client import new_database
+from tests.harness.judge import assert_tables_hold
+from tests.harness.seaweed import SECRET_KEY, S3Server
+from tests.harness.sparkcluster import EventLog, SparkCluster
+
+BATCH = 500
+# So many in one pass that the rows of one table are spread over all tasks. Smaller ones are one task's.
+CHANGES = 2 * SPREAD_ROWS_MIN
+# So many workers are killed until one of them dies with a task in its hands, or with shuffle files that others need.
+KILLS_MAX = 3
+WAIT_S_MAX = 120.0
+POLL_S = 0.01
+
+
+async def send(url: str, shop: Shop, changes: int, source: str) -> None:
+    async with CdcClient(url, source=source) as client:
+        for receipt in [await client.send(events) for events in shop.batches(changes, BATCH)]:
+            await receipt.durable()
+
+
+async def until_shuffled(events: EventLog) -> None:
+    """Until a pass has written its shuffle files: its second half, which reads them, begins."""
+    events.read()
+    async with asyncio.timeout(WAIT_S_MAX):
+        while True:
+            for event in events.read():
+                if event["Event"] == "SparkListenerStageCompleted" and _shuffled_rows(event) >= CHANGES:
+                    return
+            await asyncio.sleep(POLL_S)
+
+
+def _shuffled_rows(event: dict[str, object]) -> int:
+    stage = event["Stage Info"]
+    assert isinstance(stage, dict)
+    name = "internal.metrics.shuffle.write.recordsWritten"
+    return sum(int(each["Value"]) for each in stage["Accumulables"] if each["Name"] == name)
+
+
+def command_lines() -> list[bytes]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+async def test_a_worker_dies_with_its_shuffle_files_in_the_middle_of_a_pass(
+    tmp_path: Path, s3_server: S3Server
+) -> None:
+    catalog = CatalogSettings(
+        postgres=new_database(),
+        warehouse=s3_server.make_bucket("cluster") + "/tables",
+        io=s3_server.io(),
+        vend_credentials=True,
+    )
+    shop = Shop()
+    with SparkCluster(tmp_path / "spark") as cluster:
+        config = Config(
+            server=ServerConfig(port=0),
+            # Sealed by the flushes alone: what was sent before one is one pass.
+            log=LogConfig(flush_events=10**9, flush_bytes=1 << 32, flush_interval_s=10**6, flush_age_s=10**6),
+            pipeline=PipelineConfig(master=cluster.url, driver_memory="1g", spark=cluster.settings()),
+            catalog=catalog,
+        )
+        async with ServerProcess(tmp_path / "data", config) as server:
+            await send(server.ws_url, shop, CHANGES, "first")
+            flushed = await server.flush(timeout_s=WAIT_S_MAX)
+            assert flushed["complete"], flushed
+            events = EventLog(cluster.events)
+            events.read()
+            rows = events.shuffled()
+            assert len(rows) == 2 and all(rows.values()), f"rows by executor: {rows}"
+            assert sum(rows.values()) >= CHANGES
+            assert not [line for line in command_lines() if SECRET_KEY.encode() in line]
+            for kill in range(KILLS_MAX):
+                await send(server.ws_url, shop, CHANGES, f"kill-{kill}")
+                flushing = asyncio.create_task(server.flush(timeout_s=WAIT_S_MAX))
+                await until_shuffled(events)
+                cluster.kill_worker(kill)
+                cluster.add_worker()
+                flushed = await flushing
+                assert flushed["complete"], flushed
+                events.read()
+                if failures := events.failures():
+                    break
+            else:
+                pytest.fail(f"no worker was killed in a pass. kills={KILLS_MAX}")
+            print(f"tasks that failed: {failures}")
+            assert_tables_hold(server.url, shop)
+            assert (await server.status())["pipeline"]["restarts"] == 0
