@@ -1,7 +1,7 @@
 """A circuit breaker around the commits: while the tables' store is in trouble, it is left alone for a while.
 
     closed     ── so many failures in a row ──▶ open
-    open       ── after a pause ──────────────▶ half-open: one table may try
+    open       ── after a pause ──────────────▶ half-open: one pass may try
     half-open  ── it succeeds ────────────────▶ closed
     half-open  ── it fails ───────────────────▶ open
 
@@ -73,7 +73,7 @@ class Breaker:
         self._probing = False
 
     def allow(self) -> bool:
-        """Whether a table may be tried now. Where it is half-open that holds for one, until it is told how it went."""
+        """Whether a pass may be tried now. Where it is half-open that holds for one, until it is told how it went."""
         with self._lock:
             if self._state is State.OPEN and self._clock.monotonic_s() - self._opened_s >= self._open_s:
                 self._state = State.HALF_OPEN
@@ -104,7 +104,7 @@ class Breaker:
                 self._openings += 1
 
     def undecided(self) -> None:
-        """A table that was tried told nothing about the store: another one may try."""
+        """A pass that was tried told nothing about the store: another one may try."""
         with self._lock:
             self._probing = False
 
@@ -116,10 +116,14 @@ class Breaker:
 
 def is_store_trouble(error: BaseException) -> bool:
     """Whether an error comes from the tables' store, or from the way to it, and not from a table."""
-    causes = _causes(error)
-    if any(_WORKER_DIED.search(_text(cause)) for cause in causes):
+    if is_worker_loss(error):
         return False
-    return any(name in _TROUBLE for cause in causes for name in _names(cause))
+    return any(name in _TROUBLE for cause in _causes(error) for name in _names(cause))
+
+
+def is_worker_loss(error: BaseException) -> bool:
+    """Whether a job failed because executors or Python workers died under it."""
+    return any(_WORKER_DIED.search(_text(cause)) for cause in _causes(error))
 
 
 def _causes(error: BaseException) -> list[BaseException]:

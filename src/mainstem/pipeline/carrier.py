@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from mainstem.model.errors import Conflict, Corrupt, NotFound
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
-from mainstem.pipeline.breaker import Breaker, is_store_trouble
+from mainstem.pipeline.breaker import Breaker, is_store_trouble, is_worker_loss
 from mainstem.pipeline.commit.iceberg import IcebergCommits, TableChange
 from mainstem.pipeline.passes.kernel import run_task
 from mainstem.pipeline.passes.plan import DESCRIPTIONS, PassPlan, TableTask
@@ -38,6 +38,8 @@ BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 60.0
 # Lost races in a row until a table counts as failing.
 RACES_MAX = 5
+# How often a job is run whose workers die: every worker that died idle fails one of its tasks.
+JOBS_MAX = 3
 # Changes of one table in one pass: bounds what a pass holds, and how much a crash repeats.
 ROWS_PER_PASS_MAX = 2_000_000
 # From so many changes on, a table's rows are spread over all tasks.
@@ -154,7 +156,7 @@ class Carrier:
             segments = self._folder.list()
         except OSError as error:
             self._look_at_s = self._clock.monotonic_s() + LOOK_AGAIN_S
-            self._breaker.failed(f"{type(error).__name__}: {error}"[:_MESSAGE_LENGTH_MAX])
+            self._breaker.failed(_message(error))
             raise
         self._look_at_s = None
         return segments
@@ -166,21 +168,23 @@ class Carrier:
         for table, last in tables_of(segments).items():
             if self._progress.covered(table) >= last or self._retry_at_s.get(table, now_s) > now_s:
                 continue
-            if table in self._preparing:
-                continue
-            if not self._breaker.allow():
-                # The stream does not hand these segments over again: the table is looked at again by itself.
-                self._retry_at_s[table] = now_s + LOOK_AGAIN_S
-                continue
-            if not self._turns.take(table, wait=False):
-                # Maintenance is about to commit to it: the others go on without it.
-                self._retry_at_s[table] = now_s + TURN_S
-                self._breaker.undecided()
-                continue
-            due.append(table)
+            if table not in self._preparing:
+                due.append(table)
+        if not due:
+            return []
+        if not self._breaker.allow():
+            # The stream does not hand these segments over again: the tables are looked at again by themselves.
+            self._retry_at_s |= dict.fromkeys(due, now_s + LOOK_AGAIN_S)
+            return []
+        ready = [table for table in due if self._turns.take(table, wait=False)]
+        # Maintenance is about to commit to these: the others go on without them.
+        self._retry_at_s |= {table: now_s + TURN_S for table in due if table not in ready}
         # Each plan waits for the catalog's answers: several tables ask side by side.
-        planned = self._threads.map(lambda table: self._try_to_plan(table, segments), due)
-        return [member for member in planned if member is not None]
+        planned = self._threads.map(lambda table: self._try_to_plan(table, segments), ready)
+        members = [member for member in planned if member is not None]
+        if not members:
+            self._breaker.undecided()
+        return members
 
     def _try_to_plan(self, table: TableName, segments: Sequence[Segment]) -> _Member | None:
         try:
@@ -188,7 +192,7 @@ class Carrier:
         except Exception as error:
             # The edge of one table: what is wrong with it stays with it, in the report and in the log.
             planned = None
-            self._failed(table, error)
+            self._failed([table], error)
         if isinstance(planned, _Member):
             return planned
         if planned is None:
@@ -223,7 +227,7 @@ class Carrier:
             preparation()
         except Exception as error:
             # The edge of one table, as when it is planned for.
-            self._failed(table, error)
+            self._failed([table], error)
         else:
             # The stream does not hand its segments over again: the table is looked at again by itself.
             self._retry_at_s[table] = self._clock.monotonic_s()
@@ -236,21 +240,10 @@ class Carrier:
     ) -> None:
         """One job for all tables, then one commit. Where that fails for one of them, the others go without it."""
         began_s = self._clock.monotonic_s()
-        try:
-            described = self._run_job(members, changes, files)
-        except Exception as error:
-            if len(members) > 1:
-                # One table's rows may be what fails: each is tried by itself.
-                for member in members:
-                    self._pass([member], changes, files, batch_id)
-                return
-            # What was given a name before the job ran is nobody's now.
-            _discard(members[0])
-            self._failed(members[0].run.table, error)
+        members = self._write(members, changes, files)
+        if not members:
             return
         written_s = self._clock.monotonic_s()
-        for member in members:
-            member.written = described.get(member.run.table, Written())
         staged = [member for member in members if self._stage(member)]
         self._commit(staged, batch_id)
         self._progress.passed(
@@ -264,6 +257,30 @@ class Carrier:
                 commit_s=self._clock.monotonic_s() - written_s,
             )
         )
+
+    def _write(
+        self, members: list[_Member], changes: DataFrame | None, files: frozenset[str]
+    ) -> list[_Member]:
+        """The members whose files are written. They are committed together, however many jobs that took."""
+        for attempt in range(1, JOBS_MAX + 1):
+            try:
+                described = self._run_job(members, changes, files)
+                break
+            except Exception as error:
+                if is_worker_loss(error) and attempt < JOBS_MAX:
+                    # No table is at fault. If each were tried by itself, one might be left out.
+                    log.warning("workers died in a pass, which is run again", extra={"attempt": attempt})
+                    continue
+                if len(members) > 1:
+                    # One table's rows may be what fails: each is tried by itself.
+                    return [member for each in members for member in self._write([each], changes, files)]
+                # What was given a name before the job ran is nobody's now.
+                _discard(members[0])
+                self._failed([members[0].run.table], error)
+                return []
+        for member in members:
+            member.written = described.get(member.run.table, Written())
+        return members
 
     def _run_job(
         self, members: list[_Member], changes: DataFrame | None, files: frozenset[str]
@@ -320,7 +337,7 @@ class Carrier:
             member.changes = list(member.writer.stage(member.written))
         except Exception as error:
             _discard(member)
-            self._failed(run.table, error)
+            self._failed([run.table], error)
             return False
         return True
 
@@ -339,11 +356,11 @@ class Carrier:
             commit()
         except Exception as error:
             lost = [member for member in members if not member.is_committed]
-            for member in lost:
-                if isinstance(error, Conflict | NotFound):
-                    # It is not committed. Where the outcome is unknown, files stay: they may be in the table.
+            if isinstance(error, Conflict | NotFound):
+                # They are not committed. Where the outcome is unknown, files stay: they may be in the table.
+                for member in lost:
                     _discard(member)
-                self._failed(member.run.table, error)
+            self._failed([member.run.table for member in lost], error)
             members = [member for member in members if member not in lost]
         for member in members:
             member.writer.committed()
@@ -358,33 +375,38 @@ class Carrier:
         self._held[table] = max(covered, self._held.get(table, NOWHERE))
         self._progress.covers(table, covered)
 
-    def _failed(self, table: TableName, error: Exception) -> None:
-        """A lost race is run again at once; after several, and after any other failure, the table has a pause."""
+    def _failed(self, tables: Sequence[TableName], error: Exception) -> None:
+        """Give tables a pause, the same for all: if one of them came back first, a reader would see it ahead of the
+        others of its micro-batch."""
+        if not tables:
+            return
+        pause_s = max([self._pause_s(table, error) for table in tables])
+        self._retry_at_s |= dict.fromkeys(tables, self._clock.monotonic_s() + pause_s)
+        if is_store_trouble(error):
+            self._breaker.failed(_message(error))
+        else:
+            self._breaker.undecided()
+        if pause_s:
+            names = ", ".join(str(table) for table in tables)
+            log.error("tables are behind", exc_info=error, extra={"tables": names, "pause_s": pause_s})
+
+    def _pause_s(self, table: TableName, error: Exception) -> float:
+        """How long a table waits that failed. A lost race is run again at once, several in a row are a failure."""
         if isinstance(error, NotFound) and table in self._writers:
             self._writers[table].dropped(self._held.get(table, NOWHERE))
         if isinstance(error, Conflict | NotFound):
             self._progress.forget(table)
             self._races[table] = self._races.get(table, 0) + 1
             if self._races[table] < RACES_MAX:
-                # Now, and if nothing else is to be done, by whoever looks whether a table is behind.
-                self._retry_at_s[table] = self._clock.monotonic_s()
-                self._breaker.undecided()
-                return
-        message = f"{type(error).__name__}: {error}"[:_MESSAGE_LENGTH_MAX]
-        if is_store_trouble(error):
-            self._breaker.failed(message)
-        else:
-            self._breaker.undecided()
-        attempts = self._progress.failed(table, message)
-        pause_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempts - 1, 16))
-        self._retry_at_s[table] = self._clock.monotonic_s() + pause_s
+                return 0.0
+        attempts = self._progress.failed(table, _message(error))
         # What it knows of its table may be what is wrong.
         self._writers.pop(table, None)
-        log.error(
-            "a table is behind",
-            exc_info=error,
-            extra={"table": str(table), "attempts": attempts, "pause_s": pause_s},
-        )
+        return float(min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(attempts - 1, 16)))
+
+
+def _message(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_MESSAGE_LENGTH_MAX]
 
 
 def _discard(member: _Member) -> None:

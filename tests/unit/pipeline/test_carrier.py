@@ -4,19 +4,20 @@ The jobs are real; the tables are hand-written fakes that keep what was committe
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model import NOWHERE, Conflict, LogPosition, TableName
 from mainstem.model.errors import NotFound
-from mainstem.pipeline.carrier import BACKOFF_S_MIN, RACES_MAX, TURN_S, Carrier
-from mainstem.pipeline.commit.iceberg import IcebergCommits
-from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.carrier import BACKOFF_S_MIN, JOBS_MAX, RACES_MAX, TURN_S, Carrier
+from mainstem.pipeline.commit.iceberg import IcebergCommits, TableChange
+from mainstem.pipeline.commit.lake import Lake, LakeTable, Marks
 from mainstem.pipeline.passes.plan import IcebergTarget, Part, TableTask
 from mainstem.pipeline.plan.writer import Written
 from mainstem.pipeline.progress import Progress
@@ -48,6 +49,21 @@ class FakeCommit:
         self._writer.rows += self._written.read
 
 
+class FailingCommits:
+    """Commits of Iceberg's that the catalog does not answer, so many times. Counts the tables of each."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.batches: list[int] = []
+
+    def commit(self, changes: Sequence[TableChange], batch: str) -> None:
+        self.batches.append(len(changes))
+        if len(self.batches) <= self.failures:
+            raise OSError("the catalog is away")
+        for change in changes:
+            change.is_committed = True
+
+
 class FakeWriter:
     """A table of history alone. It fails where it is told to, so many times."""
 
@@ -61,6 +77,7 @@ class FakeWriter:
         self.discarded = 0
         self.drops: list[int] = []
         self.preparations: list[Callable[[], None]] = []
+        self.in_iceberg = False
         self._run: TableSlice | None = None
 
     def fail(self, step: str) -> None:
@@ -85,11 +102,14 @@ class FakeWriter:
         return TableTask(self.name, run.last, history=Part(target, self.covers))
 
     def evidence(self, changes: DataFrame) -> list[DataFrame]:
+        self.fail("job")
         return []
 
     def stage(self, written: Written) -> list[Any]:
         self.fail("stage")
         assert self._run is not None
+        if self.in_iceberg:
+            return [TableChange(cast(LakeTable, None), cast(Marks, None))]
         return [FakeCommit(self, self._run, written)]
 
     def committed(self) -> None:
@@ -115,10 +135,10 @@ class Rig:
         self.made = 0
         self.carrier = self.new_carrier(**more)
 
-    def new_carrier(self, **more: Any) -> Carrier:
+    def new_carrier(self, commits: Any = None, **more: Any) -> Carrier:
         return Carrier(
-            self.spark, SegmentFolder(self.log.folder), self.writer, IcebergCommits(Lake(self.spark)), self.progress,
-            self.clock, turns=self.turns, **more,
+            self.spark, SegmentFolder(self.log.folder), self.writer, commits or IcebergCommits(Lake(self.spark)),
+            self.progress, self.clock, turns=self.turns, **more,
         )  # fmt: skip
 
     def writer(self, name: TableName) -> Any:
@@ -228,12 +248,51 @@ def test_a_table_whose_rows_make_the_job_fail_does_not_stop_the_others(rig: Rig)
     rig.seal("good", "bad", "fine")
     rig.carry()
     assert [rig.table(name).covers for name in ("good", "bad", "fine")] == [3, 0, 3]
+    assert rig.passes() == [(2, 2)], "the others are still committed together"
     assert rig.reported("bad").error is not None
     (rig.folder / "file").unlink()
     rig.clock.advance(BACKOFF_S_MIN)
     rig.carry()
     assert rig.table("bad").covers == 3
     assert [rig.table(name).rows for name in ("good", "bad", "fine")] == [1, 1, 1]
+
+
+def test_workers_that_die_take_no_table_out_of_its_micro_batch(rig: Rig) -> None:
+    died = PySparkException("Job aborted: Python worker exited unexpectedly (crashed): java.io.EOFException")
+    rig.table("orders").failures["job"] = [died] * (JOBS_MAX - 1)
+    rig.seal("orders", "lines")
+    rig.carry()
+    assert rig.passes() == [(2, 2)]
+    assert (rig.reported("orders").error, rig.reported("lines").error) == (None, None)
+
+
+def test_rows_that_kill_every_worker_are_the_trouble_of_their_table_alone(rig: Rig) -> None:
+    died = PySparkException("Job aborted: Python worker exited unexpectedly (crashed): java.io.EOFException")
+    rig.table("deadly").failures["job"] = [died] * (2 * JOBS_MAX)
+    rig.seal("deadly", "good", "fine")
+    rig.carry()
+    assert [rig.table(name).covers for name in ("deadly", "good", "fine")] == [0, 3, 3]
+    assert rig.passes() == [(2, 2)]
+    assert rig.reported("deadly").attempts == 1
+
+
+def test_tables_whose_commit_failed_come_back_together_however_often_each_failed_before(rig: Rig) -> None:
+    rig.table("orders").failures["plan"] = [RuntimeError("no such column")] * 3
+    rig.seal("orders", "lines")
+    for _ in range(3):
+        rig.carry()
+        rig.clock.advance(60)
+    commits = FailingCommits(1)
+    rig.carrier = rig.new_carrier(commits=commits)
+    for name in ("orders", "lines"):
+        rig.table(name).in_iceberg = True
+    rig.seal("orders", "lines")
+    rig.carry()
+    assert (rig.reported("orders").attempts, rig.reported("lines").attempts) == (4, 1)
+    while not rig.carrier.is_behind():
+        rig.clock.advance(0.5)
+    rig.carry()
+    assert commits.batches == [2, 2]
 
 
 def test_a_lost_race_is_run_again_at_once_until_it_is_one_too_many(rig: Rig) -> None:
