@@ -30,9 +30,9 @@ $(STAMP): requirements/dev.txt pyproject.toml
 
 # The jars that Spark needs, fetched once by their Maven coordinates into the user's cache, and a file of the classes in
 # them that Spark starts from.
-$(JARS): $(STAMP) src/mainstem/app/jars.py src/mainstem/app/classes.py
-	@$(PY) -m mainstem.app.jars
-	@$(PY) -m mainstem.app.classes
+$(JARS): $(STAMP) src/mainstem/app/spark/jars.py src/mainstem/app/spark/classes.py
+	@$(PY) -m mainstem.app.spark.jars
+	@$(PY) -m mainstem.app.spark.classes
 	@touch $@
 
 demo: setup ## Stream a sample through the real server and read it back with DuckDB
@@ -43,7 +43,7 @@ serve: setup ## Start the server and keep it up (DATA=data HOST=127.0.0.1 PORT=8
 
 todo: setup $(NODE) ## Start the server and the todo app on it (DATA=data PORT=8181 PAGE_PORT=8182)
 	@cd $(TS) && npm run --silent build:todo
-	@exec $(PY) -m mainstem.app.todo --page $(TS)/apps/todo/dist --data $(DATA) --port $(PORT) --page-port $(or $(PAGE_PORT),8182)
+	@exec $(PY) -m mainstem.app.demo.todo --page $(TS)/apps/todo/dist --data $(DATA) --port $(PORT) --page-port $(or $(PAGE_PORT),8182)
 
 # The units that stand alone run beside the others, which mostly wait for servers; what they print is shown last.
 test: setup chromium ## Run the tests that show that everything works, within ten minutes (ARGS=tests/unit/log for some)

@@ -12,7 +12,7 @@ import psutil
 from benchmarks import kafka_load
 from benchmarks.report import Figure, Report
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
-from mainstem.app.kafka_config import KafkaConfig
+from mainstem.app.kafka.config import KafkaConfig
 from mainstem.app.process import ServerProcess, reserve_port
 
 SECTION = "kafka"

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.catalog.door import catalog_router
 from mainstem.log import Log, LogSettings
 from mainstem.model import Admitted, Batch, Encoding, SourceId, TableName
 from mainstem.query.binding import Freshness

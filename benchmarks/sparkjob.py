@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from benchmarks.load import make_events
-from mainstem.app.jars import ensure_jars
+from mainstem.app.spark.jars import ensure_jars
 
 Job = Callable[[dict[str, Any]], dict[str, Any]]
 

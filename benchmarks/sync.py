@@ -20,8 +20,8 @@ from benchmarks.report import Figure, Report, percentile
 from benchmarks.sync_relay import Relay
 from benchmarks.sync_sockets import Crowd, Plan, Seen
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
+from mainstem.app.demo.todo import page_server
 from mainstem.app.process import ServerProcess
-from mainstem.app.todo import page_server
 from mainstem.client import HttpTransport, LocalDB, SyncCoordinator, Table
 from mainstem.model.hlc import pack
 from mainstem.runtime.clock import SystemClock

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from mainstem.app.classes import find_archive
 from mainstem.app.config import Config, LogConfig, ServerConfig
-from mainstem.app.jars import S3_COORDINATES, ensure_jars
-from mainstem.app.java import check_java
 from mainstem.app.process import ServerProcess
+from mainstem.app.spark.classes import find_archive
+from mainstem.app.spark.jars import S3_COORDINATES, ensure_jars
+from mainstem.app.spark.java import check_java
 from tests.harness.seaweed import S3Server
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from mainstem.catalog import Catalog, Committed, SqliteStore
 from mainstem.catalog.access import Access
 from mainstem.catalog.files import RoutedFiles
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.catalog.door import catalog_router
 
 
 class Server:

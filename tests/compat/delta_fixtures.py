@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mainstem.app.jars import ensure_jars
+from mainstem.app.spark.jars import ensure_jars
 from tests.harness.spark_delta import DELTA_SETTINGS
 
 FOLDER = Path(__file__).parent.parent / "vectors" / "delta"

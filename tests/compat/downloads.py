@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyspark
 
-from mainstem.app.java import check_java
+from mainstem.app.spark.java import check_java
 from mainstem.model import Invalid
 
 # Maven Central is Ivy's own default for this resolver.

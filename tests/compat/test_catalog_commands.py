@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from mainstem.app.catalog_cli import catalog
+from mainstem.app.cli.catalog import catalog
 from tests.compat.catalog_server import Server
 
 ROWS = pa.table({"id": [1, 2, 3]}, schema=pa.schema([("id", pa.int64())]))

@@ -9,7 +9,7 @@ import pytest
 
 from mainstem.client import connect_duckdb
 from mainstem.client.delta import DeltaTable, create_storage
-from mainstem.client.delta.iceberg import IcebergMirror
+from mainstem.formats.delta.iceberg import IcebergMirror
 from mainstem.model.errors import Invalid
 from tests.compat.catalog_server import Server
 

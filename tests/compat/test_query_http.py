@@ -21,7 +21,7 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
-from mainstem.doors.catalog import catalog_router
+from mainstem.doors.catalog.door import catalog_router
 from mainstem.query.engine import EngineSettings
 from mainstem.query.sandbox import SandboxSettings
 

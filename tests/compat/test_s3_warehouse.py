@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
-from mainstem.app.objectstore import duckdb_secret, spark_properties
 from mainstem.app.process import ServerProcess
+from mainstem.app.spark.objectstore import duckdb_secret, spark_properties
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client import connect_duckdb
 from tests.harness.seaweed import S3Server

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
 
+from mainstem.app.demo.todo import page_address, page_server
 from mainstem.app.process import ServerProcess
-from mainstem.app.todo import page_address, page_server
 from mainstem.client import HttpTransport, LocalDB, SyncCoordinator, Table, connect_duckdb
 
 TYPESCRIPT = Path(__file__).parents[2] / "clients" / "typescript"

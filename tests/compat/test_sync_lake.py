@@ -212,7 +212,7 @@ def test_the_history_answers_how_it_was_what_changed_and_who_did_it(live_server:
         assert [(each.hlc, each.source, each.value) for each in blamed if each.op != "delete"] == sorted(
             writes, reverse=True
         )
-    command = [sys.executable, "-m", "mainstem.app.cli", "analyst", "--url", live_server.url]
+    command = [sys.executable, "-m", "mainstem.app.cli.main", "analyst", "--url", live_server.url]
     printed = subprocess.run(
         [*command, "blame", table_name, row_id, "title"], check=True, capture_output=True, text=True
     ).stdout

@@ -15,7 +15,7 @@ import pytest
 
 from mainstem.catalog import Catalog, Committed, SqliteStore, Store
 from mainstem.catalog.postgres_store import PostgresStore
-from mainstem.doors.catalog import Answer, Asked, respond
+from mainstem.doors.catalog.door import Answer, Asked, respond
 from mainstem.runtime.clock import ManualClock
 from mainstem.wire.iceberg_rest import route
 

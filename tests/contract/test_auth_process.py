@@ -22,7 +22,7 @@ from tests.contract.auth_tokens import KEY, SECURED, bearer, token
 
 
 def mainstem(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "mainstem.app.cli", *words]
+    command = [sys.executable, "-m", "mainstem.app.cli.main", *words]
     told = {**os.environ, "COLUMNS": "200", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=told)
 

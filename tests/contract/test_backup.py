@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from pyiceberg.catalog import load_catalog
 
-from mainstem.app.backing_up import LIST
-from mainstem.app.cli import main
+from mainstem.app.cli.main import main
+from mainstem.app.folder.backing_up import LIST
 from mainstem.app.gateway import Gateway
 from mainstem.catalog import GenericTable, NewView, TableIdent, avro
 from mainstem.client import CdcClient, connect_duckdb, insert

@@ -105,7 +105,7 @@ def test_engines_find_the_delta_table_or_say_why_not(tmp_path: Path) -> None:
         assert iceberg.list_tables("db") == []
         with server.duckdb() as duck, pytest.raises(duckdb.Error, match="d does not exist"):
             duck.execute("SELECT * FROM lake.db.d")
-        command = [sys.executable, "-m", "mainstem.app.cli", "catalog", "--url", server.url, "list"]
+        command = [sys.executable, "-m", "mainstem.app.cli.main", "catalog", "--url", server.url, "list"]
         listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         assert "db.d" in listed
         assert "delta table" in listed

@@ -15,10 +15,10 @@ from mainstem.catalog.access import Access, Grant
 from mainstem.catalog.pointer_cache import PointerCache
 from mainstem.catalog.store import Pointer
 from mainstem.catalog.tokens import Tokens
-from mainstem.doors.catalog import CatalogDoor, before
-from mainstem.doors.catalog_answers import Asked
-from mainstem.doors.catalog_loads import Line, Loads
-from mainstem.doors.catalog_operations import OPERATIONS
+from mainstem.doors.catalog.answers import Asked
+from mainstem.doors.catalog.door import CatalogDoor, before
+from mainstem.doors.catalog.loads import Line, Loads
+from mainstem.doors.catalog.operations import OPERATIONS
 from mainstem.model import UNNAMED, LogPosition
 from mainstem.runtime.clock import ManualClock
 from mainstem.wire import iceberg_rest as wire

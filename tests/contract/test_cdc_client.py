@@ -16,11 +16,11 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from mainstem.admission import Dedup, Gate, Intake, Limits
 from mainstem.client import Backoff, CdcClient, delete, insert, read, update
-from mainstem.doors.cdc_memory import MemoryLake
-from mainstem.doors.cdc_ports import BufferView, CdcSettings
-from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
+from mainstem.doors.cdc.ports import BufferView, CdcSettings
+from mainstem.doors.cdc.ws import SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
 from mainstem.model import Denied, Invalid, LogPosition, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import ManualClock, SystemClock
+from tests.harness.memory_lake import MemoryLake
 
 
 class Site:

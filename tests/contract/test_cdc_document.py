@@ -7,8 +7,8 @@ import pytest
 
 from mainstem.admission import DedupSettings, Limits, RateSettings
 from mainstem.app.config import LogConfig, ServerConfig
-from mainstem.doors.cdc_ports import CdcSettings
-from mainstem.doors.ws import FRAME_BYTES_MAX
+from mainstem.doors.cdc.ports import CdcSettings
+from mainstem.doors.cdc.ws import FRAME_BYTES_MAX
 from mainstem.wire import cdc
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol" / "cdc.md").read_text()

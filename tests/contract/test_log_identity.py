@@ -15,7 +15,7 @@ from mainstem.catalog import Commit, GenericTable, NewTable, TableIdent
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client import CdcClient, insert
 from mainstem.client.delta import DeltaTable
-from mainstem.client.delta.storage import LocalStorage
+from mainstem.formats.delta.storage import LocalStorage
 from mainstem.model import LogId, LogPosition
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.tables.layout import delta_path

@@ -134,7 +134,7 @@ def test_the_document_names_every_path_of_the_seed(server: str) -> None:
 
 
 def test_nothing_of_the_pages_comes_from_elsewhere() -> None:
-    pages = Path(__file__).parents[2] / "src" / "mainstem" / "doors" / "pages"
+    pages = Path(__file__).parents[2] / "src" / "mainstem" / "doors" / "console" / "pages"
     for page in pages.iterdir():
         text = page.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text, page.name

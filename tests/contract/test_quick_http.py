@@ -12,8 +12,8 @@ import pytest
 
 from mainstem.admission import Rates, RateSettings
 from mainstem.app.config import Config, PipelineConfig
-from mainstem.doors.at_hand import AtHand
-from mainstem.doors.http_rates import Limited
+from mainstem.doors.http.at_hand import AtHand
+from mainstem.doors.http.rates import Limited
 from mainstem.runtime.clock import ManualClock
 from tests.contract.auth_tokens import AUTH, bearer, token
 from tests.contract.catalog_client import SCHEMA

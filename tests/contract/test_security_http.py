@@ -599,7 +599,7 @@ async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
 CHILDREN = [
     "mainstem.query.worker",
     "mainstem.log.sealer",
-    "mainstem.app.pipeline",
+    "mainstem.app.spark.pipeline",
     "mainstem.pipeline.session.archiving",
 ]
 

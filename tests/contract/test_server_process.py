@@ -22,7 +22,7 @@ WHOLE = Config(server=ServerConfig(port=0))
 
 def mainstem(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the command, as a user types it."""
-    command = [sys.executable, "-m", "mainstem.app.cli", *words]
+    command = [sys.executable, "-m", "mainstem.app.cli.main", *words]
     return subprocess.run(
         command,
         capture_output=True,

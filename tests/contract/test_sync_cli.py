@@ -15,7 +15,7 @@ async def command(folder: Path, url: str, who: str, *words: str) -> asyncio.subp
     options = ["--url", url, "--gateway", "team", "--db", str(folder / f"{who}.db"), "--client-id", who]
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "mainstem.app.cli", "sync", *options, *words, stdout=pipe, stderr=pipe
+        sys.executable, "-m", "mainstem.app.cli.main", "sync", *options, *words, stdout=pipe, stderr=pipe
     )
 
 

@@ -14,9 +14,9 @@ import pytest
 import websockets
 
 from mainstem.admission.auth import principal_of_claims
-from mainstem.doors.http import Flushed, FlushedTable
-from mainstem.doors.sync_access import Caller
-from mainstem.doors.sync_http import seen_flush
+from mainstem.doors.admin.server import Flushed, FlushedTable
+from mainstem.doors.sync.access import Caller
+from mainstem.doors.sync.http import seen_flush
 from mainstem.model.hlc import pack
 from mainstem.model.position import LogId
 from mainstem.runtime.clock import SystemClock

@@ -11,7 +11,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 from pyspark.sql import SparkSession
 
-from mainstem.app.objectstore import spark_properties
+from mainstem.app.spark.objectstore import spark_properties
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client.delta import Storage, create_storage
 from mainstem.pipeline.commit.iceberg import IcebergCommits

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
+from mainstem.app.demo.sample import Shop
 from mainstem.app.process import ServerProcess
-from mainstem.app.sample import Shop
 from mainstem.client import CdcClient, Receipt
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings

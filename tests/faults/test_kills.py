@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
+from mainstem.app.demo.sample import Shop
 from mainstem.app.process import ServerProcess
-from mainstem.app.sample import Shop
 from mainstem.client import CdcClient, Receipt
 from tests.harness.judge import Lake, assert_tables_hold
 

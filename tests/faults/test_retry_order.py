@@ -13,15 +13,15 @@ import pytest
 
 from mainstem.admission import Dedup, Gate, Intake
 from mainstem.admission.turns import TurnSettings
-from mainstem.doors.cdc_memory import MemoryLake
-from mainstem.doors.cdc_ports import CdcSettings
-from mainstem.doors.cdc_session import CdcSession
-from mainstem.doors.ws import CdcDoor
+from mainstem.doors.cdc.ports import CdcSettings
+from mainstem.doors.cdc.session import CdcSession
+from mainstem.doors.cdc.ws import CdcDoor
 from mainstem.log import Log
 from mainstem.log.disk import OsDisk
 from mainstem.model.batch import BatchHeader
 from mainstem.model.errors import Overloaded
 from mainstem.runtime.clock import SystemClock
+from tests.harness.memory_lake import MemoryLake
 from tests.unit.log.log_fixtures import InlineSealer, batch, quiet
 
 FAILING = OSError(errno.EIO, os.strerror(errno.EIO))

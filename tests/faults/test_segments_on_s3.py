@@ -11,7 +11,7 @@ import pytest
 
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
-from mainstem.app.shipping import Shipper
+from mainstem.app.spark.shipping import Shipper
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client import CdcClient, insert
 from mainstem.log import Log

@@ -14,8 +14,8 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
+from mainstem.app.demo.sample import Shop
 from mainstem.app.process import ServerProcess
-from mainstem.app.sample import Shop
 from mainstem.client import CdcClient
 from tests.harness.judge import assert_tables_hold
 

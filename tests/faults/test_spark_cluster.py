@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
+from mainstem.app.demo.sample import Shop
 from mainstem.app.process import ServerProcess
-from mainstem.app.sample import Shop
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.client import CdcClient
 from mainstem.pipeline.carrier import SPREAD_ROWS_MIN

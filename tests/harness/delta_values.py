@@ -19,7 +19,7 @@ from bson.regex import Regex
 from bson.timestamp import Timestamp
 
 from mainstem.client.delta import DeltaTable, Storage
-from mainstem.client.delta.schema import KIND, VARIANT
+from mainstem.formats.delta.schema import KIND, VARIANT
 
 BERLIN = dt.timezone(dt.timedelta(hours=2))
 COLUMNS: dict[str, pa.Field] = {

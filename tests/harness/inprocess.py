@@ -11,9 +11,9 @@ import uvicorn
 
 from mainstem.app.config import Config, PipelineConfig
 from mainstem.app.gateway import Gateway
-from mainstem.doors.http_quick import QuickProtocol
-from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
-from mainstem.doors.ws_protocol import RawTextProtocol
+from mainstem.doors.cdc.ws import SERVER_FRAME_BYTES_MAX
+from mainstem.doors.http.quick import QuickProtocol
+from mainstem.doors.http.ws_protocol import RawTextProtocol
 from mainstem.log.disk import Disk
 
 CONFIG = Config(pipeline=PipelineConfig(enabled=False))

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 from duckdb_extensions import import_extension
 
-from mainstem.app.sample import Shop
+from mainstem.app.demo.sample import Shop
 from mainstem.client import connect_duckdb
 
 Lake = str | Path

@@ -9,7 +9,7 @@ from typing import Any
 import crc32c
 
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
-from mainstem.app.kafka_config import KafkaConfig
+from mainstem.app.kafka.config import KafkaConfig
 from mainstem.app.process import ServerProcess, reserve_port
 from mainstem.wire.kafka.opening import Record, build_batch
 from mainstem.wire.kafka.records import HEAD

@@ -10,7 +10,7 @@ def main() -> None:
     gc.disable()
     # numpy's own threads wait for linear algebra, which nobody here does, by going round in circles.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from mainstem.app.cli import main as command
+    from mainstem.app.cli.main import main as command
 
     command()
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mainstem.admission import AuthSettings, RateSettings, UserSettings
-from mainstem.app.kafka_config import KafkaConfig
+from mainstem.app.kafka.config import KafkaConfig
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.maintenance import MaintenanceSettings

@@ -5,9 +5,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mainstem.catalog.inventory import Inventory, OtherInventory, PartitionCounts
-from mainstem.client.delta.log import AddFile, DeltaLog
-from mainstem.client.delta.storage import Storage
-from mainstem.client.delta.zones import row_count
+from mainstem.formats.delta.log import AddFile, DeltaLog
+from mainstem.formats.delta.storage import Storage
+from mainstem.formats.delta.zones import row_count
 from mainstem.model import LogId, LogPosition, NotFound
 from mainstem.query.delta import DeltaVersion
 from mainstem.query.ports import LoadedTable

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from mainstem.doors.insight import TableFailure
+from mainstem.doors.admin.insight import TableFailure
 from mainstem.model import Corrupt, MainstemError, NotFound, TableName
 
 logger = logging.getLogger(__name__)

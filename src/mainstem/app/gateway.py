@@ -19,45 +19,45 @@ from litestar.types import ASGIApp
 from mainstem.admission import Authenticator, Dedup, Gate, Intake, Limits, Principal, Rates, Role, Users
 from mainstem.app.config import Config
 from mainstem.app.covering import Covering
+from mainstem.app.folder.home import settle_home
+from mainstem.app.folder.vouching import vouch
 from mainstem.app.following import Following
-from mainstem.app.home import settle_home
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import Refused, render_metrics
 from mainstem.app.mongo import Mongo, make_mongo
-from mainstem.app.objectstore import delta_tables, engine_settings, segments_url
 from mainstem.app.query import CatalogLake, Queries, open_queries
-from mainstem.app.shipping import Shipper
-from mainstem.app.spark_queries import SparkQueries
-from mainstem.app.supervisor import ChildStatus
-from mainstem.app.sync import make_sync, push_limits
-from mainstem.app.sync_declared import DeclaredTypes
-from mainstem.app.sync_history import LakeHistory
-from mainstem.app.sync_schemas import LakeSchemas
+from mainstem.app.spark.objectstore import delta_tables, engine_settings, segments_url
+from mainstem.app.spark.queries import SparkQueries
+from mainstem.app.spark.shipping import Shipper
+from mainstem.app.spark.supervisor import ChildStatus
+from mainstem.app.sync.declared import DeclaredTypes
+from mainstem.app.sync.history import LakeHistory
+from mainstem.app.sync.schemas import LakeSchemas
+from mainstem.app.sync.wiring import make_sync, push_limits
 from mainstem.app.tuning import Tuner
 from mainstem.app.version import VERSION
-from mainstem.app.vouching import vouch
 from mainstem.catalog import Committed, Marks, Store
 from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.catalog.tokens import TokenExpired, TokenRefused
-from mainstem.doors import http
-from mainstem.doors.access import check_access
-from mainstem.doors.auth import AuthGate
-from mainstem.doors.bodies import check_body
-from mainstem.doors.catalog import CatalogDoor, before, catalog_router
-from mainstem.doors.cdc_ports import BufferView, CdcSettings
-from mainstem.doors.compaction import compaction_router
-from mainstem.doors.config import config_router
-from mainstem.doors.console import console_router, openapi_config, sign_in, sign_in_policy
-from mainstem.doors.http_rates import Limited
-from mainstem.doors.insight import insight_router
-from mainstem.doors.lakehouse import UnderLakehouse
+from mainstem.doors.admin import server as http
+from mainstem.doors.admin.config import config_router
+from mainstem.doors.admin.insight import insight_router
+from mainstem.doors.admin.maintenance import compaction_router
+from mainstem.doors.catalog.door import CatalogDoor, before, catalog_router
+from mainstem.doors.cdc.ports import BufferView, CdcSettings
+from mainstem.doors.cdc.ws import CdcDoor, cdc_route
+from mainstem.doors.console.door import console_router, openapi_config, sign_in, sign_in_policy
+from mainstem.doors.http.access import check_access
+from mainstem.doors.http.auth import AuthGate
+from mainstem.doors.http.bodies import check_body
+from mainstem.doors.http.lakehouse import UnderLakehouse
+from mainstem.doors.http.origins import Origins
+from mainstem.doors.http.rates import Limited
+from mainstem.doors.http.refusals import failed, refused
 from mainstem.doors.mongo.server import MongoSettings
-from mainstem.doors.origins import Origins
-from mainstem.doors.query import scope_of_principal
-from mainstem.doors.refusals import failed, refused
-from mainstem.doors.spark_queries import spark_queries_router
-from mainstem.doors.ws import CdcDoor, cdc_route
+from mainstem.doors.query.door import scope_of_principal
+from mainstem.doors.query.spark import spark_queries_router
 from mainstem.feeds.tap import Tap
 from mainstem.feeds.topics.sections import Sections, register_sections
 from mainstem.feeds.topics.state import TopicsState
@@ -73,7 +73,7 @@ from mainstem.tables.settings import Format, TableSettings
 from mainstem.wire.cdc import ServerState
 
 if TYPE_CHECKING:
-    from mainstem.app.kafka import Kafka
+    from mainstem.app.kafka.wiring import Kafka
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Gateway:
         self.kafka: Kafka | None = None
         if config.kafka.enabled:
             # Loaded only where it is wanted: a gateway without it starts sooner.
-            from mainstem.app.kafka import make_kafka
+            from mainstem.app.kafka.wiring import make_kafka
 
             self.kafka = make_kafka(
                 config=config.kafka,

@@ -13,8 +13,8 @@ from mainstem.app.each_table import failure
 from mainstem.catalog import Catalog, TableIdent
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
-from mainstem.doors import insight as door
-from mainstem.doors.http import Status
+from mainstem.doors.admin import insight as door
+from mainstem.doors.admin.server import Status
 from mainstem.log import Log
 from mainstem.model import Lineage, NotFound, TableName
 from mainstem.query.ports import LoadedTable

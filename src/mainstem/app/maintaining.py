@@ -19,8 +19,8 @@ from mainstem.catalog import Catalog, TableIdent
 from mainstem.catalog.inventory import Inventory
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.catalog.schemas import Document
-from mainstem.doors import compaction as door
-from mainstem.doors.insight import TableFailure
+from mainstem.doors.admin import maintenance as door
+from mainstem.doors.admin.insight import TableFailure
 from mainstem.model import Conflict, MainstemError, NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock

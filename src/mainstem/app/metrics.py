@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 
 from mainstem.admission import RateSettings
 from mainstem.catalog.reports import Reported
-from mainstem.doors.cdc_ports import DoorStats
-from mainstem.doors.http import Status
+from mainstem.doors.admin.server import Status
+from mainstem.doors.cdc.ports import DoorStats
 
 # Those of `[limits]` that refuse.
 RATE_LIMITS = (

@@ -11,8 +11,8 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from mainstem.app.address import read_address
 from mainstem.app.config import Config
+from mainstem.app.folder.address import read_address
 from mainstem.model import MainstemError, Overloaded
 from mainstem.runtime.children import python_module
 from mainstem.runtime.clock import SystemClock

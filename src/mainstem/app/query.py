@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from litestar import Router
 
 from mainstem.catalog import Catalog, GenericTable, TableIdent
-from mainstem.doors.analyst import analyst_router
-from mainstem.doors.query import Scope, query_router, unbounded
+from mainstem.doors.query.analyst import analyst_router
+from mainstem.doors.query.door import Scope, query_router, unbounded
 from mainstem.log import Log
 from mainstem.model import Invalid, LogId, LogPosition, NotFound, TableName
 from mainstem.query.dispatch import Dispatcher

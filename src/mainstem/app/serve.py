@@ -18,16 +18,16 @@ import uvicorn
 import uvloop
 from litestar.types import ASGIApp
 
-from mainstem.app.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.config import Config, ServerConfig
+from mainstem.app.folder.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.gateway import Gateway
 from mainstem.app.mongo import tls_of
-from mainstem.app.objectstore import delta_url, segments_url, spark_properties
-from mainstem.app.pipeline import SPARK_VARIABLE, STORE_VARIABLE, TOKEN_VARIABLE
-from mainstem.app.supervisor import Supervisor
-from mainstem.doors.http_quick import QuickProtocol
-from mainstem.doors.ws import SERVER_FRAME_BYTES_MAX
-from mainstem.doors.ws_protocol import RawTextProtocol
+from mainstem.app.spark.objectstore import delta_url, segments_url, spark_properties
+from mainstem.app.spark.pipeline import SPARK_VARIABLE, STORE_VARIABLE, TOKEN_VARIABLE
+from mainstem.app.spark.supervisor import Supervisor
+from mainstem.doors.cdc.ws import SERVER_FRAME_BYTES_MAX
+from mainstem.doors.http.quick import QuickProtocol
+from mainstem.doors.http.ws_protocol import RawTextProtocol
 from mainstem.model import Invalid, Lineage
 from mainstem.runtime.children import child_environment, python_module
 from mainstem.runtime.clock import SystemClock
@@ -207,7 +207,7 @@ def _write_settings(config: Config, data: Path, url: str, lineage: Lineage) -> P
 
 def _supervise(config: Config, data: Path, url: str, token: str, lineage: Lineage) -> Supervisor:
     settings = _write_settings(config, data, url, lineage)
-    command = python_module("mainstem.app.pipeline", str(settings))
+    command = python_module("mainstem.app.spark.pipeline", str(settings))
     # By the environment, which only we can read: neither a file nor the list of processes shows the token or the keys.
     store = msgspec.json.encode(spark_properties(config.catalog)).decode()
     spark = msgspec.json.encode(config.pipeline.spark).decode()

@@ -14,7 +14,7 @@ import msgspec
 
 from mainstem.admission import Principal
 from mainstem.app.config import Config
-from mainstem.doors.config import ConfigChange, ConfigValues, ConfigView
+from mainstem.doors.admin.config import ConfigChange, ConfigValues, ConfigView
 from mainstem.model import Invalid, Overloaded
 from mainstem.runtime.clock import Clock
 

@@ -1,7 +1,6 @@
 """The Python client."""
 
 from mainstem.client.analyst import Analyst
-from mainstem.client.backoff import Backoff
 from mainstem.client.cdc import CdcClient
 from mainstem.client.changes import delete, insert, read, update
 from mainstem.client.duck import connect_duckdb
@@ -18,6 +17,7 @@ from mainstem.client.sync import (
     Table,
     WebSocketTransport,
 )
+from mainstem.runtime.backoff import Backoff
 
 __all__ = [
     "Analyst",

@@ -21,10 +21,10 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from mainstem.client.backoff import Backoff
 from mainstem.client.outbox import Outbox
 from mainstem.client.receipt import Durable, Receipt
 from mainstem.model.errors import Denied, Invalid, MainstemError, OutcomeUnknown, Overloaded
+from mainstem.runtime.backoff import Backoff
 from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.wire import cdc
 from mainstem.wire import cdc_packing as packing

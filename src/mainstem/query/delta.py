@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.client.delta.engine import Source, quoted
-from mainstem.client.delta.log import AddFile, DeltaLog, State
-from mainstem.client.delta.schema import Field, schema_of
-from mainstem.client.delta.storage import S3Storage, Storage, create_storage
-from mainstem.client.delta.zones import row_count, zone_map
+from mainstem.formats.delta.engine import Source, quoted
+from mainstem.formats.delta.log import AddFile, DeltaLog, State
+from mainstem.formats.delta.schema import Field, schema_of
+from mainstem.formats.delta.storage import S3Storage, Storage, create_storage
+from mainstem.formats.delta.zones import row_count, zone_map
 from mainstem.model import LogId, LogPosition, NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.query.sandbox import Session

@@ -48,7 +48,7 @@ def _fields_of(metadata: Mapping[str, Any]) -> dict[int, tuple[PartitionField, .
 
 
 def _names_of(delta: "DeltaVersion") -> dict[str, str]:
-    from mainstem.client.delta.schema import schema_of
+    from mainstem.formats.delta.schema import schema_of
 
     schema = schema_of(delta.state.metadata)
     # A mapped column stands in the log under the name that its files have for it.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from mainstem.app.java import check_java
+from mainstem.app.spark.java import check_java
 from mainstem.model import Invalid
 
 ICEBERG = "1.11.0"

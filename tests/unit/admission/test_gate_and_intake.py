@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from mainstem.admission import Dedup, Duplicate, Gate, Intake, Limits, OutOfSequence, TooLarge
-from mainstem.doors.cdc_memory import MemoryLake
 from mainstem.model import Admitted, Batch, Encoding, Invalid, Overloaded, SourceId, TableName
 from mainstem.runtime.clock import ManualClock
+from tests.harness.memory_lake import MemoryLake
 
 A = SourceId("a")
 

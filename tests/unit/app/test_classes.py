@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from mainstem.app.classes import find_archive
-from mainstem.app.java import check_java
+from mainstem.app.spark.classes import find_archive
+from mainstem.app.spark.java import check_java
 from mainstem.pipeline.session.spark import SessionSettings, java_options
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from mainstem.app.deltainventory import described
 from mainstem.client.delta import DeltaTable, LocalStorage
-from mainstem.client.delta.log import DeltaLog
+from mainstem.formats.delta.log import DeltaLog
 from mainstem.model import TableName
 from mainstem.query.delta import DeltaTables
 from mainstem.tables.layout import delta_path

@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from mainstem.app.kafka_rows import TopicRows
+from mainstem.app.kafka.rows import TopicRows
 from mainstem.client.delta import DeltaTable, create_storage
-from mainstem.client.delta.log import DeltaLog
 from mainstem.feeds.topics.config import read_config
 from mainstem.feeds.topics.retention import first_to_keep, spent
+from mainstem.formats.delta.log import DeltaLog
 from mainstem.model.names import TableName
 from mainstem.query.delta import DeltaVersion
 from mainstem.runtime.clock import SystemClock

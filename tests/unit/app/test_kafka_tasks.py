@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mainstem.app import kafka_groups
+from mainstem.app.kafka import groups as kafka_groups
 
 
 async def test_a_task_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

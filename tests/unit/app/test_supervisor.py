@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mainstem.app.supervisor import Supervisor
+from mainstem.app.spark.supervisor import Supervisor
 from mainstem.runtime.clock import SystemClock
 
 SLEEPER = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
@@ -85,7 +85,7 @@ async def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) 
     parent = f"""
 import asyncio, sys
 from pathlib import Path
-from mainstem.app.supervisor import Supervisor
+from mainstem.app.spark.supervisor import Supervisor
 from mainstem.runtime.clock import SystemClock
 
 async def main():

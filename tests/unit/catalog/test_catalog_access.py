@@ -8,7 +8,7 @@ import pytest
 
 from mainstem.catalog.access import Access
 from mainstem.catalog.tokens import TokenExpired, TokenRefused, Tokens
-from mainstem.doors.catalog_auth import refusal, token_answer
+from mainstem.doors.catalog.auth import refusal, token_answer
 from mainstem.model import Denied, Invalid
 from mainstem.runtime.clock import ManualClock
 from mainstem.wire.sigv4 import Keys, sign

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.client.backoff import Backoff
 from mainstem.client.outbox import Outbox
 from mainstem.client.receipt import Durable, Receipt
 from mainstem.model.errors import Invalid, OutcomeUnknown
+from mainstem.runtime.backoff import Backoff
 
 
 def filled(*sequences: int) -> tuple[Outbox, dict[int, Receipt]]:

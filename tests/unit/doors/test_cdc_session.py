@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from mainstem.admission import Dedup, Gate, Intake, Limits, Pressure
-from mainstem.doors.cdc_memory import MemoryLake
-from mainstem.doors.cdc_ports import BufferView, CdcSettings
-from mainstem.doors.cdc_session import CdcSession
-from mainstem.doors.ws import CdcDoor
+from mainstem.doors.cdc.ports import BufferView, CdcSettings
+from mainstem.doors.cdc.session import CdcSession
+from mainstem.doors.cdc.ws import CdcDoor
 from mainstem.model import LogPosition, MainstemError, OutcomeUnknown, Overloaded
 from mainstem.model.batch import Encoding, split_shard
 from mainstem.runtime.clock import ManualClock
+from tests.harness.memory_lake import MemoryLake
 
 
 def change(**changed: Any) -> dict[str, Any]:

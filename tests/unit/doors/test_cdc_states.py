@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from mainstem.doors.cdc_states import TRANSITIONS, Action, Event, State, step
+from mainstem.doors.cdc.states import TRANSITIONS, Action, Event, State, step
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))

@@ -13,11 +13,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from mainstem.admission import Dedup, Gate, Intake, Limits
-from mainstem.doors.cdc_memory import MemoryLake
-from mainstem.doors.cdc_ports import CdcSettings
-from mainstem.doors.ws import FRAME_BYTES_MAX, SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
-from mainstem.doors.ws_protocol import RawTextProtocol
+from mainstem.doors.cdc.ports import CdcSettings
+from mainstem.doors.cdc.ws import FRAME_BYTES_MAX, SERVER_FRAME_BYTES_MAX, CdcDoor, cdc_route
+from mainstem.doors.http.ws_protocol import RawTextProtocol
 from mainstem.runtime.clock import SystemClock
+from tests.harness.memory_lake import MemoryLake
 
 
 class Server:

@@ -7,8 +7,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from mainstem.doors.at_hand import AtHand
-from mainstem.doors.http_quick import QuickProtocol
+from mainstem.doors.http.at_hand import AtHand
+from mainstem.doors.http.quick import QuickProtocol
 
 LOAD = b"GET /v1/namespaces/db/tables/t HTTP/1.1\r\nHost: localhost\r\n\r\n"
 IDLE_S = 5

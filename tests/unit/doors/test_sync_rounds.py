@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from mainstem.doors.sync_frames import Frame
-from mainstem.doors.sync_rounds import STEP_CONNECTIONS, Rounds
+from mainstem.doors.sync.frames import Frame
+from mainstem.doors.sync.rounds import STEP_CONNECTIONS, Rounds
 from mainstem.feeds.cursors import Cursors
 from mainstem.feeds.service import Reply, SyncService, Viewer
 from mainstem.model.position import NOWHERE, LogPosition

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from mainstem.doors.threads import Threads
+from mainstem.doors.http.threads import Threads
 
 WAIT_S_MAX = 60.0
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.admission import Dedup, Gate, Intake
-from mainstem.doors.sync_http import SyncHttp
+from mainstem.doors.sync.http import SyncHttp
 from mainstem.feeds.checkpoints import Checkpoints
 from mainstem.feeds.cursors import POSITION_BITS, Cursors
 from mainstem.feeds.pushes import Pushes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from mainstem.app.catalog_cli import catalog
+from mainstem.app.cli.catalog import catalog
 from mainstem.model.errors import Invalid
 from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns

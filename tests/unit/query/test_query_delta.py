@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from mainstem.client.delta import DeltaTable, LocalStorage
-from mainstem.client.delta.variant import encode
+from mainstem.formats.delta.variant import encode
 from mainstem.model import Invalid, TableName
 from mainstem.query.binding import Binder, Freshness
 from mainstem.query.delta import DeltaTables

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.client.delta.schema import KIND
-from mainstem.client.delta.table import DeltaTable
-from mainstem.client.delta.transaction import Commit
 from mainstem.documents.columns import Kind
+from mainstem.formats.delta.schema import KIND
+from mainstem.formats.delta.table import DeltaTable
+from mainstem.formats.delta.transaction import Commit
 from mainstem.model.change import Change
 from mainstem.model.errors import Conflict, Corrupt, Invalid
 from mainstem.wire.cdc_records import CDCRecord, record_of, records_of_feed

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from mainstem.client.backoff import Backoff
 from mainstem.client.sync.errors import ClockDrift, CursorExpired, Refused, Unreachable
 from mainstem.client.sync.local_db import Changed, LocalDB, Merged
 from mainstem.client.sync.replica import RowKey
@@ -23,6 +22,7 @@ from mainstem.client.sync.timing import SystemTiming, Timing
 from mainstem.client.sync.tracker import SyncTracker
 from mainstem.client.sync.transport import Transport
 from mainstem.model.errors import Invalid, Overloaded
+from mainstem.runtime.backoff import Backoff
 from mainstem.wire.sync import RowDelta, SyncPull, SyncPush, SyncResponse
 
 RETRY_S_MIN = 1.0

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from mainstem.client.delta.log import AddFile
-from mainstem.client.delta.vacuum import unneeded
-from mainstem.client.delta.zones import row_count
+from mainstem.formats.delta.log import AddFile
+from mainstem.formats.delta.vacuum import unneeded
+from mainstem.formats.delta.zones import row_count
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mainstem.client.delta.storage import storage_by_properties
+from mainstem.formats.delta.storage import storage_by_properties
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.pipeline.delta.table import DeltaLake

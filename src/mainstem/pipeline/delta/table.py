@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.client.delta import DeltaTable, Storage
-from mainstem.client.delta.engine import PLACES, engine_of
-from mainstem.client.delta.log import AddFile, DeltaLog, Metadata, State
-from mainstem.client.delta.schema import KIND, VARIANT, arrow_field, delta_schema, schema_of
-from mainstem.client.delta.transaction import VECTORS, Commit, Replacement, Transaction
-from mainstem.client.delta.zones import zone_map
+from mainstem.formats.delta import DeltaTable, Storage
+from mainstem.formats.delta.engine import PLACES, engine_of
+from mainstem.formats.delta.log import AddFile, DeltaLog, Metadata, State
+from mainstem.formats.delta.schema import KIND, VARIANT, arrow_field, delta_schema, schema_of
+from mainstem.formats.delta.transaction import VECTORS, Commit, Replacement, Transaction
+from mainstem.formats.delta.zones import zone_map
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition

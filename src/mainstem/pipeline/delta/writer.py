@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from mainstem.client.delta.engine import FILE, PLACES, ROW
-from mainstem.client.delta.log import AddFile
-from mainstem.client.delta.zones import row_count
+from mainstem.formats.delta.engine import FILE, PLACES, ROW
+from mainstem.formats.delta.log import AddFile
+from mainstem.formats.delta.zones import row_count
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, Lineage, LogPosition

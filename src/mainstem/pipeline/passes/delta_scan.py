@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.client.delta import variant
-from mainstem.client.delta.engine import ROW, Source, engine_of, quoted, read_errors
-from mainstem.client.delta.log import AddFile, Metadata
-from mainstem.client.delta.schema import schema_of
-from mainstem.client.delta.storage import storage_by_properties
+from mainstem.formats.delta import variant
+from mainstem.formats.delta.engine import ROW, Source, engine_of, quoted, read_errors
+from mainstem.formats.delta.log import AddFile, Metadata
+from mainstem.formats.delta.schema import schema_of
+from mainstem.formats.delta.storage import storage_by_properties
 from mainstem.model.names import TableName
 from mainstem.pipeline.passes.delta_files import write_delta_files
 from mainstem.pipeline.passes.plan import OLD_ROW, TOMBSTONE, DeltaTarget

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
-from mainstem.client.delta import variant
+from mainstem.formats.delta import variant
 from mainstem.tables.convert import UNFIT, converter, text_of
 from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column
 from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, VARIANT, ColumnType, Kind, decimal_of

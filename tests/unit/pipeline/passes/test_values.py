@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.client.delta import variant
+from mainstem.formats.delta import variant
 from mainstem.pipeline.passes.values import canonical, read_values
 from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column
 from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, VARIANT, ColumnType, Kind
