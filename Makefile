@@ -90,6 +90,7 @@ compat-flink: setup ## Flink on the catalog's tables, on disk and on S3 (fetches
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(VENV)/bin/ruff check src tests benchmarks
+	@$(VENV)/bin/ruff format --check --quiet src tests benchmarks
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) $(TS)/vectors/generate.py --check

@@ -84,9 +84,7 @@ async def carry(server: ServerProcess, changes: int) -> tuple[float, Result, dic
     rounds = []
     for number in range(ROUNDS):
         table = f"events{number}"
-        plan = Plan(
-            url=server.ws_url, source=table, connections=8, batches=changes // 500, keys=KEYS, tables=(table,)
-        )
+        plan = Plan(url=server.ws_url, source=table, connections=8, batches=changes // 500, keys=KEYS, tables=(table,))
         generators = Generators([plan])
         await generators.prepare()
         cpu = CpuSeconds(server.pid)

@@ -36,9 +36,7 @@ async def flood(url: str, seconds: float, connections: int) -> Counter[str]:
     return answers
 
 
-async def _one(
-    url: str, number: int, connections: int, events: bytes, until_s: float, answers: Counter[str]
-) -> None:
+async def _one(url: str, number: int, connections: int, events: bytes, until_s: float, answers: Counter[str]) -> None:
     async with connect(url, compression=None, max_size=None, write_limit=1 << 22, open_timeout=60) as socket:
         listening = asyncio.create_task(_listen(socket, answers))
         sequence = number + 1

@@ -126,9 +126,7 @@ class Bench:
         """Change some rows in the log alone, as if the pipeline had not come to them yet."""
         keys = range(0, rows, max(1, rows // PENDING))
         table = f"t{rows}"
-        events = [
-            {"table": table, "operation": "UPDATE", "rowId": f"k{key}", "after": {"amount": 1.5}} for key in keys
-        ]
+        events = [{"table": table, "operation": "UPDATE", "rowId": f"k{key}", "after": {"amount": 1.5}} for key in keys]
         payload = msgspec.json.encode(events)
         await self.log.append(
             Admitted(

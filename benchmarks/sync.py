@@ -309,9 +309,7 @@ async def _first_syncs(report: Report, server: ServerProcess, count: int) -> Non
 
 
 async def _python_first_sync(server: ServerProcess, folder: Path, count: int) -> float:
-    tables = [
-        Table("people", {"name": "text", "email": "text", "age": "integer", "active": "boolean", "note": "text"})
-    ]
+    tables = [Table("people", {"name": "text", "email": "text", "age": "integer", "active": "boolean", "note": "text"})]
     db = LocalDB.open(folder / "first.db", tables=tables, client_id="python")
     coordinator = SyncCoordinator(db, HttpTransport(server.url, "first"))
     began_s = time.perf_counter()

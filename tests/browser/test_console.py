@@ -28,9 +28,7 @@ async def browser_page(url: str, theme: str = "light") -> AsyncIterator[Page]:
     assert CHROMIUM is not None, "these tests need Chromium: `make test` installs it"
     troubles: list[str] = []
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
-        )
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS)
         page = await browser.new_page(
             viewport={"width": 1360, "height": 1000}, color_scheme="dark" if theme == "dark" else "light"
         )

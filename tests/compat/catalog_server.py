@@ -55,7 +55,5 @@ class Server:
         for extension in ("avro", "httpfs", "iceberg"):
             import_extension(extension, con=connection)
         connection.execute("LOAD iceberg")
-        connection.execute(
-            f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{self.url}', AUTHORIZATION_TYPE 'none')"
-        )
+        connection.execute(f"ATTACH 'lake' AS lake (TYPE iceberg, ENDPOINT '{self.url}', AUTHORIZATION_TYPE 'none')")
         return connection

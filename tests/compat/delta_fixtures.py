@@ -80,9 +80,7 @@ def mapped(spark: SparkSession, path: str) -> None:
 
 def checkpointed(spark: SparkSession, path: str) -> None:
     """A classic checkpoint with commits after it, and the commits before it gone."""
-    spark.sql(
-        f"CREATE TABLE delta.`{path}` (n INT) USING delta TBLPROPERTIES ('delta.checkpointInterval' = '4')"
-    )
+    spark.sql(f"CREATE TABLE delta.`{path}` (n INT) USING delta TBLPROPERTIES ('delta.checkpointInterval' = '4')")
     for n in range(6):
         spark.sql(f"INSERT INTO delta.`{path}` VALUES ({n})")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE n = 2")
@@ -103,8 +101,7 @@ def sidecars(spark: SparkSession, path: str) -> None:
 def evolved(spark: SparkSession, path: str) -> None:
     """A column added, a type widened, and the whole overwritten once."""
     spark.sql(
-        f"CREATE TABLE delta.`{path}` (n INT, s STRING) USING delta"
-        " TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        f"CREATE TABLE delta.`{path}` (n INT, s STRING) USING delta TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
     )
     spark.sql(f"INSERT OVERWRITE delta.`{path}` VALUES (0, 'gone')")
     spark.sql(f"INSERT OVERWRITE delta.`{path}` VALUES (1, 'a')")

@@ -198,8 +198,12 @@ def test_tools_list_describe_reset_and_delete(server: KafkaServer) -> None:
 async def test_aiokafka_shares_and_commits(server: KafkaServer) -> None:
     await asyncio.to_thread(fill, server, "aio")
     options: dict[str, Any] = {
-        "bootstrap_servers": server.bootstrap, "group_id": "aio", "auto_offset_reset": "earliest",
-        "enable_auto_commit": False, "session_timeout_ms": 6_000, "heartbeat_interval_ms": 500,
+        "bootstrap_servers": server.bootstrap,
+        "group_id": "aio",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "session_timeout_ms": 6_000,
+        "heartbeat_interval_ms": 500,
     }
     one, two = (AIOKafkaConsumer("aio", **options) for _ in range(2))
     await one.start()
@@ -255,7 +259,10 @@ def test_our_own_commands_and_the_lag_in_status_and_metrics(server: KafkaServer)
         producer.produce("by-hand", value=b"x", partition=number % 2)
     assert producer.flush(20) == 0
     assert command(server, "topics", "describe", "by-hand", "--json")[1] == {
-        "partition": 1, "first": 0, "next": 5, "records": 5,
+        "partition": 1,
+        "first": 0,
+        "next": 5,
+        "records": 5,
     }
     assert {"topic": "by-hand", "partitions": 2, "records": 10} in command(server, "topics", "list", "--json")
     command(server, "groups", "reset", "hand", "--topic", "by-hand", "--to", "2")

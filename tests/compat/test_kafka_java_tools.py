@@ -74,9 +74,20 @@ def test_the_verifiable_clients_a_transactional_copy_and_the_groups_command(jars
 
     topics = ("--input-topic", "java", "--input-partition", "0", "--output-topic", "copy", "--group-mode")
     copied = run(
-        jars, "TransactionalMessageCopier", "--broker-list", server.bootstrap, *topics,
-        "--transactional-id", "java-copy", "--consumer-group", "java-copy", "--transaction-size", "100",
-        "--max-messages", "500", "--enable-random-aborts",
+        jars,
+        "TransactionalMessageCopier",
+        "--broker-list",
+        server.bootstrap,
+        *topics,
+        "--transactional-id",
+        "java-copy",
+        "--consumer-group",
+        "java-copy",
+        "--transaction-size",
+        "100",
+        "--max-messages",
+        "500",
+        "--enable-random-aborts",
     )
     assert lines(copied)[-1]["consumed"] >= 500
 

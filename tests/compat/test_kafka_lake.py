@@ -66,9 +66,9 @@ async def test_old_records_are_served_from_their_table(server: KafkaServer) -> N
     await asyncio.to_thread(send, server, "old", [(b"k%d" % n, b"%d " % n * 200) for n in range(3_000)])
     await asyncio.to_thread(send, server, "old", [(None, b"other")], 1)
     assert (await server.flush())["complete"]
-    found = rows(server, "old", "partition, count(*), min(\"offset\"), max(\"offset\")", "GROUP BY 1 ORDER BY 1")
+    found = rows(server, "old", 'partition, count(*), min("offset"), max("offset")', "GROUP BY 1 ORDER BY 1")
     assert found == [(0, 3_000, 0, 2_999), (1, 1, 0, 0)]
-    first = rows(server, "old", "key, value, headers", "WHERE partition = 0 AND \"offset\" = 7")
+    first = rows(server, "old", "key, value, headers", 'WHERE partition = 0 AND "offset" = 7')
     assert first == [(b"k7", b"7 " * 200, '[["h","/w=="]]')]
     # Nothing is left of it but the table: segments go once everybody has them, and memory is small.
     await eventually(lambda: not list((server.data / "log" / "segments").glob("*.parquet")), 60)
@@ -127,16 +127,17 @@ async def test_values_become_columns_rows_and_state(server: KafkaServer) -> None
     ]
     await asyncio.to_thread(send, server, "pg.public.users", [*told, (told[-1][0], None)])
     assert (await server.flush())["complete"]
-    assert rows(server, "events", "_kafka_offset, \"user\", n, x", "ORDER BY 1") == [
-        (0, "ada", 1, None), (2, None, 2, True)
+    assert rows(server, "events", '_kafka_offset, "user", n, x', "ORDER BY 1") == [
+        (0, "ada", 1, None),
+        (2, None, 2, True),
     ]
     letters = rows(server, "events_dead_letters", "_key, _reason")
     assert [key for key, _ in letters] == ["0/1"]
-    assert rows(server, "latest", "key, value, \"offset\"") == [(b"a", b"3", 2)]
+    assert rows(server, "latest", 'key, value, "offset"') == [(b"a", b"3", 2)]
     assert rows(server, "pg_public_users_records", "count(*)") == [(5,)]
     async with _queries(server) as ask:
-        assert await ask('SELECT id, name FROM kafka.pg_public_users') == [{"id": 1, "name": "Ada"}]
-        assert await ask('SELECT _key, partitions FROM kafka.__topics WHERE _key = \'latest\'') == [
+        assert await ask("SELECT id, name FROM kafka.pg_public_users") == [{"id": 1, "name": "Ada"}]
+        assert await ask("SELECT _key, partitions FROM kafka.__topics WHERE _key = 'latest'") == [
             {"_key": "latest", "partitions": 1}
         ]
 

@@ -44,8 +44,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 def login(server: KafkaServer, mechanism: str, name: str = "", password: str = "") -> dict[str, Any]:
     given = {"sasl.username": name, "sasl.password": password} if mechanism != "OAUTHBEARER" else {}
     return {
-        "bootstrap.servers": server.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
-        "log_level": 0, **given,
+        "bootstrap.servers": server.bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "log_level": 0,
+        **given,
     }
 
 

@@ -17,9 +17,7 @@ LOG = {"segment_retention_s": 0.0}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    started = KafkaServer(
-        tmp_path_factory.mktemp("kafka-transactions"), pipeline=True, log=LOG, tail_bytes_max=1 << 20
-    )
+    started = KafkaServer(tmp_path_factory.mktemp("kafka-transactions"), pipeline=True, log=LOG, tail_bytes_max=1 << 20)
     asyncio.run(started.start())
     yield started
     asyncio.run(started.stop())
@@ -49,8 +47,11 @@ def read(server: KafkaServer, topic: str, *, committed: bool = True, partition: 
     level = "read_committed" if committed else "read_uncommitted"
     consumer = Consumer(
         {
-            "bootstrap.servers": server.bootstrap, "group.id": "none", "enable.auto.commit": False,
-            "isolation.level": level, "enable.partition.eof": True,
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "isolation.level": level,
+            "enable.partition.eof": True,
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
@@ -128,8 +129,12 @@ def test_a_copy_from_topic_to_topic_is_exactly_once(server: KafkaServer) -> None
         producer = transactional(server, name)
         consumer = Consumer(
             {
-                "bootstrap.servers": server.bootstrap, "group.id": "copy", "auto.offset.reset": "earliest",
-                "enable.auto.commit": False, "isolation.level": "read_committed", "session.timeout.ms": 6_000,
+                "bootstrap.servers": server.bootstrap,
+                "group.id": "copy",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6_000,
             }
         )
         consumer.subscribe(["in"])
@@ -188,5 +193,3 @@ def test_a_transaction_that_takes_too_long_is_aborted(server: KafkaServer) -> No
     assert found == [b"behind it"]
     with pytest.raises(KafkaException):
         producer.commit_transaction(20)
-
-

@@ -77,7 +77,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 "id": pa.array(range(ROWS), pa.int64()),
                 "big": pa.array([2**60 + number for number in range(ROWS)], pa.int64()),
                 "price": pa.array(list(map(Decimal, range(ROWS))), pa.decimal128(12, 2)),
-                "note": [None if number % 2 else f"a,\"{number}\"\nb" for number in range(ROWS)],
+                "note": [None if number % 2 else f'a,"{number}"\nb' for number in range(ROWS)],
             }
         )
         lake.create_table("default.orders", rows.schema).append(rows)

@@ -89,9 +89,7 @@ class Person:
 
     async def shows(self, wanted: list[tuple[str, bool]]) -> None:
         """Wait until the screen has these titles, in this order, done or not."""
-        await expect(self.page.locator(".item .title")).to_have_text(
-            [title for title, _ in wanted], timeout=TIMEOUT_MS
-        )
+        await expect(self.page.locator(".item .title")).to_have_text([title for title, _ in wanted], timeout=TIMEOUT_MS)
         for title, done in wanted:
             await expect(self.row(title).get_by_role("checkbox")).to_be_checked(checked=done, timeout=TIMEOUT_MS)
 

@@ -196,9 +196,7 @@ def test_the_history_answers_how_it_was_what_changed_and_who_did_it(live_server:
             rows = {past.key: past.row for past in analyst.as_of(table_name, clock)}
             assert rows == {key: row.values() for key, row in then.items() if row.visible}
         middle, late = clocks[len(clocks) // 3], clocks[2 * len(clocks) // 3]
-        between = sorted(
-            (each.hlc, each.client_id, each.delta_id) for each in known if middle < each.hlc <= late
-        )
+        between = sorted((each.hlc, each.client_id, each.delta_id) for each in known if middle < each.hlc <= late)
         found = analyst.changes(table_name, after=middle, through=late)
         assert [(each.hlc, each.source, each.id) for each in found] == between
         row_id = known[0].row_id

@@ -97,7 +97,8 @@ async def test_what_is_wrong_changes_nothing_and_is_told(tmp_path: Path) -> None
 async def test_a_bound_that_is_lowered_holds_for_the_next_one_who_comes(tmp_path: Path) -> None:
     async with (
         gateway_on_socket(tmp_path, gateway_config=ALONE) as (gateway, ws_url),
-        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,CdcClient(ws_url, source="first") as client
+        httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http,
+        CdcClient(ws_url, source="first") as client,
     ):
         assert (await http.patch("/v1/config", json={"maxConnections": 1})).status_code == 200
         with pytest.raises(Overloaded):

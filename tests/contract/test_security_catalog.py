@@ -59,9 +59,7 @@ class Place(NamedTuple):
 @asynccontextmanager
 async def _place(folder: Path) -> AsyncIterator[Place]:
     async with AsyncExitStack() as stack:
-        gateway, ws_url = await stack.enter_async_context(
-            gateway_on_socket(folder / "data", gateway_config=SECURED)
-        )
+        gateway, ws_url = await stack.enter_async_context(gateway_on_socket(folder / "data", gateway_config=SECURED))
         url = ws_url.replace("ws://", "http://").removesuffix("/ws")
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=60, base_url=url))
         place = Place(gateway, url, str(folder / "data" / "warehouse"), folder, http)

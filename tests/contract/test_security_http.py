@@ -512,7 +512,7 @@ HALF_SENT = {
     "half a line": b"GET /hea",
     "half a head": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A",
     "a body that does not come": b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
-    "half a body": b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"sql\"",
+    "half a body": b'POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"sql"',
     "half a chunk": b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nab",
     "half a push": b"POST /sync/g/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nab",
     "a second request": b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",
@@ -644,5 +644,3 @@ async def test_a_whole_server_runs_where_a_trap_lies(tmp_path: Path, monkeypatch
         # Sealed by a child.
         await http.post("/flush?timeoutS=0.1")
     assert not (tmp_path / "cwd" / "sprung").exists()
-
-

@@ -96,9 +96,7 @@ async def test_a_declared_schema_decides_the_types_in_the_lake(live_server: Serv
     columns = (sync.ColumnDelta("n", b"1"), sync.ColumnDelta("title", b'"7"'), sync.ColumnDelta("doc", b'{"a":1}'))
     hlc = pack(SystemClock().now_ms(), 0)
     name = sync.delta_id(table="items", row_id="r", columns=columns, hlc=hlc, client_id="ada")
-    delta = sync.RowDelta(
-        op=1, table="items", row_id="r", columns=columns, hlc=hlc, client_id="ada", delta_id=name
-    )
+    delta = sync.RowDelta(op=1, table="items", row_id="r", columns=columns, hlc=hlc, client_id="ada", delta_id=name)
     async with httpx.AsyncClient(base_url=live_server.url, headers=PROTOBUF, timeout=120) as client:
         assert (await client.post("/admin/schema/typed", json=schema, headers=JSON)).status_code == 204
         push = sync.encode_push(sync.SyncPush(client_id="ada", deltas=[delta]))

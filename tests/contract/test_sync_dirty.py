@@ -19,9 +19,7 @@ def push_of(column: str, value: bytes) -> bytes:
     hlc = pack(SystemClock().now_ms(), 0)
     columns = (sync.ColumnDelta(column, value),)
     name = sync.delta_id(table="notes", row_id="r", columns=columns, hlc=hlc, client_id="ada")
-    delta = sync.RowDelta(
-        op=1, table="notes", row_id="r", columns=columns, hlc=hlc, client_id="ada", delta_id=name
-    )
+    delta = sync.RowDelta(op=1, table="notes", row_id="r", columns=columns, hlc=hlc, client_id="ada", delta_id=name)
     return sync.encode_push(sync.SyncPush(client_id="ada", deltas=[delta]))
 
 

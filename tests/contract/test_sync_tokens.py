@@ -24,9 +24,7 @@ def push_of(client: str, row: str = "r1") -> bytes:
     hlc = pack(SystemClock().now_ms(), 0)
     columns = (sync.ColumnDelta("owner", b'"ada"'),)
     name = sync.delta_id(table="notes", row_id=row, columns=columns, hlc=hlc, client_id=client)
-    delta = sync.RowDelta(
-        op=1, table="notes", row_id=row, columns=columns, hlc=hlc, client_id=client, delta_id=name
-    )
+    delta = sync.RowDelta(op=1, table="notes", row_id=row, columns=columns, hlc=hlc, client_id=client, delta_id=name)
     return sync.encode_push(sync.SyncPush(client_id=client, deltas=[delta]))
 
 

@@ -84,9 +84,7 @@ class DeltaWorld:
 @pytest.fixture(
     params=["iceberg on disk", "delta on disk", "delta on s3", pytest.param("iceberg on s3", marks=pytest.mark.soak)]
 )
-def world(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
-) -> World:
+def world(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> World:
     namespace = f"f_{tmp_path.name}".lower()[:60]
     bench = Bench(spark, tmp_path / "segments", namespace)
     if request.param.startswith("iceberg"):

@@ -38,9 +38,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         while not self.stopping.is_set():
-            self._producer.produce(
-                "counted", value=b"%d" % self.sent, partition=self.partition, on_delivery=self._told
-            )
+            self._producer.produce("counted", value=b"%d" % self.sent, partition=self.partition, on_delivery=self._told)
             self.sent += 1
             self._producer.poll(0.001)
         assert self._producer.flush(100) == 0

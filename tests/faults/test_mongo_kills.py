@@ -116,9 +116,7 @@ async def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             await asyncio.to_thread(load.judge)
         assert (await server.flush())["complete"]
         documents = list(load.client.kills.documents.find())
-        rows = duckdb.sql(
-            f"SELECT _id, n FROM delta_scan('{server.data}/delta/kills/documents')"
-        ).fetchall()
+        rows = duckdb.sql(f"SELECT _id, n FROM delta_scan('{server.data}/delta/kills/documents')").fetchall()
         assert sorted(rows) == sorted((each["_id"], each["n"]) for each in documents)
         total = duckdb.sql(f"SELECT sum(n) FROM delta_scan('{server.data}/delta/kills/accounts')").fetchone()
         assert total == (TOTAL,)

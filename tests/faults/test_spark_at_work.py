@@ -85,9 +85,7 @@ async def test_every_row_goes_through_the_executors(tmp_path: Path) -> None:
         assert_tables_hold(server.url, shop)
         catalog = RestCatalog("judge", uri=server.url)
         tables = {
-            name: catalog.load_table(f"default.{name}")
-            for table in shop.tables
-            for name in (table, f"{table}_history")
+            name: catalog.load_table(f"default.{name}") for table in shop.tables for name in (table, f"{table}_history")
         }
     spark = EventLog(tmp_path / "events")
 

@@ -281,9 +281,7 @@ def _listed(url: str) -> set[str]:
     """The data files that any snapshot of any table has."""
     catalog = RestCatalog("judge", uri=url)
     tables = [catalog.load_table(name) for name in catalog.list_tables("default")]
-    return {
-        Path(path).name for table in tables for path in table.inspect.all_data_files()["file_path"].to_pylist()
-    }
+    return {Path(path).name for table in tables for path in table.inspect.all_data_files()["file_path"].to_pylist()}
 
 
 async def _kill_drivers(server: ServerProcess, draw: random.Random, wanted: int) -> None:

@@ -47,9 +47,7 @@ class Driver:
         self.carrier = Carrier(
             bench.spark,
             self.folder,
-            lambda name: IcebergWriter(
-                lake, name, DEFAULT_SETTINGS, lineage=bench.lineage, finder=finder, store={}
-            ),
+            lambda name: IcebergWriter(lake, name, DEFAULT_SETTINGS, lineage=bench.lineage, finder=finder, store={}),
             IcebergCommits(lake),
             self.progress,
             self.clock,

@@ -68,7 +68,9 @@ class Maker:
             case 5:
                 return {"$exists": self.one(True, False)}
             case 6:
-                return {"$type": self.one("int", "long", "double", "string", "array", "object", "null", "number", "bool")}
+                return {
+                    "$type": self.one("int", "long", "double", "string", "array", "object", "null", "number", "bool")
+                }
             case 7:
                 return {"$regex": self.one("^x", "y$", "b", "^Z"), "$options": self.one("", "i")}
             case 8:
@@ -87,7 +89,9 @@ class Maker:
     def filter(self, depth: int = 0) -> dict[str, Any]:
         kind = self.random.random()
         if depth < 2 and kind < 0.2:
-            return {self.one("$and", "$or", "$nor"): [self.filter(depth + 1) for _ in range(self.random.randrange(1, 3))]}
+            return {
+                self.one("$and", "$or", "$nor"): [self.filter(depth + 1) for _ in range(self.random.randrange(1, 3))]
+            }
         return {self.path(): self.condition() for _ in range(self.random.randrange(1, 3))}
 
     # Expressions
@@ -169,9 +173,15 @@ class Maker:
             case 4:
                 return {"$unset": self.one("a", ["b", "c.d"])}
             case 5:
-                return {"$replaceRoot": {"newRoot": {"_id": "$_id", "n": "$n", "l": "$l", "s": "$s", "t": "$t", "v": self.expression()}}}
+                return {
+                    "$replaceRoot": {
+                        "newRoot": {"_id": "$_id", "n": "$n", "l": "$l", "s": "$s", "t": "$t", "v": self.expression()}
+                    }
+                }
             case 6:
-                return {"$lookup": {"from": "other", "localField": self.one("n", "l", "a"), "foreignField": "n", "as": "o"}}
+                return {
+                    "$lookup": {"from": "other", "localField": self.one("n", "l", "a"), "foreignField": "n", "as": "o"}
+                }
             case 7:
                 return {"$match": {"$expr": self.boolean()}}
             case _:
@@ -183,7 +193,9 @@ class Maker:
             "k4": {"$max": self.one("$n", "$t")}, "k5": {"$sum": "$n"},
         }  # fmt: skip
         chosen = self.random.sample(sorted(accumulators), 3)
-        return {"$group": {"_id": self.one("$s", "$n", None, {"k": "$s"}, "$t"), **{k: accumulators[k] for k in chosen}}}
+        return {
+            "$group": {"_id": self.one("$s", "$n", None, {"k": "$s"}, "$t"), **{k: accumulators[k] for k in chosen}}
+        }
 
     def case(self) -> Case:
         kind = self.random.random()
@@ -208,7 +220,9 @@ class Maker:
                 {"a": 1, "b": 1}, {"a": 0}, {"b.c": 1, "_id": 0}, {"l": {"$slice": self.one(1, -1)}}, {"a.b": 0}
             )
         if self.random.random() < 0.4:
-            arguments["sort"] = self.one({"n": 1, "_id": 1}, {"s": -1, "_id": -1}, {"a": 1, "_id": 1}, {"l": -1, "_id": 1})
+            arguments["sort"] = self.one(
+                {"n": 1, "_id": 1}, {"s": -1, "_id": -1}, {"a": 1, "_id": 1}, {"l": -1, "_id": 1}
+            )
         return Case("find", arguments, ordered="sort" in arguments)
 
     def _update(self) -> Case:

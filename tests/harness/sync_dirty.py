@@ -251,9 +251,7 @@ class DirtyServer(RealServer):
         found: list[Written] = []
         for segment in self._log.segments():
             rows = pq.read_table(pa.OSFile(str(segment.path))).to_pylist()
-            found += [
-                Written(*(row[name] for name in Written._fields)) for row in rows if row["namespace"] == GATEWAY
-            ]
+            found += [Written(*(row[name] for name in Written._fields)) for row in rows if row["namespace"] == GATEWAY]
         for frame in self._log.tail(self._log.sealed):
             for rows in Expander().expand(frame.header, frame.payload, "the world"):
                 if rows.table.namespace == GATEWAY:
@@ -270,9 +268,7 @@ _CELL = pa.struct([("column", pa.string()), ("value", pa.string()), *_STAMP])
 _ROWS = pa.schema(
     [("table", pa.string()), ("row_id", pa.string()), ("tombstone", pa.struct(_STAMP)), ("cells", pa.list_(_CELL))]
 )
-_HISTORY = pa.schema(
-    [("_key", pa.string()), ("_columns", pa.string()), ("_hlc", pa.int64()), ("_source", pa.string())]
-)
+_HISTORY = pa.schema([("_key", pa.string()), ("_columns", pa.string()), ("_hlc", pa.int64()), ("_source", pa.string())])
 
 
 def _split(changes: Sequence[Written]) -> dict[RowKey, Row]:

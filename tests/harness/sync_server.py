@@ -202,9 +202,7 @@ class RealServer:
         self._disk = MortalDisk(self._folder)
         dedup = self._dedup = Dedup(self._clock)
         settings = quiet(self._folder / "log", companion_interval_s=1e9, companion_lag_bytes=1)
-        self._log = await Log.open(
-            settings, companion=dedup, clock=self._clock, disk=self._disk, sealer=InlineSealer()
-        )
+        self._log = await Log.open(settings, companion=dedup, clock=self._clock, disk=self._disk, sealer=InlineSealer())
         tap = Tap(self._log)
         sync_folder = self._folder / "sync"
         self._feeds = self._make_feeds(tap, SeenDeltas(sync_folder / "seen.db"))

@@ -117,15 +117,12 @@ class Turns(Generic[T]):
             else:
                 outcome.add_done_callback(partial(_hand_on, waiting.outcome))
 
-
     def _refuse_waiting(self, source: str, error: Overloaded) -> None:
         for waiting in self._queues.pop(source, ()):
             self._waiting_bytes -= len(waiting.admitted.batch.payload)
             if not waiting.outcome.done():
                 told = f"an earlier batch was refused: {error}"
-                waiting.outcome.set_exception(
-                    Overloaded(told, retry_after_s=error.retry_after_s, reason=error.reason)
-                )
+                waiting.outcome.set_exception(Overloaded(told, retry_after_s=error.retry_after_s, reason=error.reason))
 
 
 def _hand_on(outcome: "asyncio.Future[T]", inner: "asyncio.Future[T]") -> None:

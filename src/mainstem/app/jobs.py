@@ -74,9 +74,7 @@ class Jobs:
             if job.cause == "auto" or (same.state is JobState.QUEUED and _asks_no_more(job, same)):
                 return same
         if sum(each.state is JobState.QUEUED for each in self._jobs.values()) >= QUEUED_MAX:
-            raise Overloaded(
-                f"too many jobs are waiting. expected=at most {QUEUED_MAX}", retry_after_s=_RETRY_AFTER_S
-            )
+            raise Overloaded(f"too many jobs are waiting. expected=at most {QUEUED_MAX}", retry_after_s=_RETRY_AFTER_S)
         job = msgspec.structs.replace(job, id=self._new_id(), created_ms=self._clock.now_ms(), state=JobState.QUEUED)
         await self._put(job)
         return job

@@ -142,9 +142,7 @@ class Maintainer:
             plan.append(candidate)
             if not dry_run:
                 steps = (*_AUTO_STEPS, Step.ORPHANS) if orphans else _AUTO_STEPS
-                job = Job(
-                    id="", table=str(name), steps=tuple(map(str, steps)), settings=self._tuned(), cause="auto"
-                )
+                job = Job(id="", table=str(name), steps=tuple(map(str, steps)), settings=self._tuned(), cause="auto")
                 jobs.append(await self._jobs.submit(job))
         return door.RunAnswer(dry_run=dry_run, jobs=jobs, plan=plan, failures=failures)
 

@@ -32,9 +32,7 @@ _clocks = msgspec.json.Decoder(dict[str, tuple[int, str]]).decode
 class LakeTables:
     """State tables as the store of documents asks for them, read by the gateway's own query engine."""
 
-    def __init__(
-        self, lake: Lake, engine: QueryEngine, covered: Callable[[TableName], LogPosition]
-    ) -> None:
+    def __init__(self, lake: Lake, engine: QueryEngine, covered: Callable[[TableName], LogPosition]) -> None:
         self._lake = lake
         self._engine = engine
         self._covered = covered

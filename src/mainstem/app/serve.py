@@ -230,9 +230,7 @@ def _checkpoint_folder(folder: Path, lineage: Lineage) -> Path:
 class _Server(uvicorn.Server):
     """uvicorn, told by us when to stop, and telling others where it listens."""
 
-    def __init__(
-        self, app: ASGIApp, data: Path | None = None, url: str = "", tls: ServerConfig | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, data: Path | None = None, url: str = "", tls: ServerConfig | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

@@ -155,9 +155,7 @@ def _counted(document: Document, snapshot_id: int, entries: Sequence[_Entry], ma
     data = [entry for entry in entries if entry.content is Content.DATA]
     index = DeleteIndex()
     for number, entry in enumerate(deletes):
-        index.add(
-            DeleteFile(number, entry.content, entry.sequence, entry.partition, entry.data_path, entry.is_vector)
-        )
+        index.add(DeleteFile(number, entry.content, entry.sequence, entry.partition, entry.data_path, entry.is_vector))
     specs = {spec["spec-id"]: partition_fields(document, spec["spec-id"]) for spec in document["partition-specs"]}
     names: dict[PartitionKey, str] = {}
     for entry in entries:

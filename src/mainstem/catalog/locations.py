@@ -78,4 +78,3 @@ class Locations:
     def _own(self, ident: TableIdent) -> tuple[str, str]:
         folder = folder_of(ident)
         return f"{self._warehouse}/{folder}", f"{self._warehouse}/{folder.replace('/', MARK)}"
-

@@ -68,9 +68,7 @@ def _moved(pointer: Pointer, prefixes: Prefixes, unique: str) -> Pointer:
         metadata_location = prefixes.moved(pointer.metadata_location)
     else:
         metadata_location = _Table(prefixes, unique).move(prefixes.moved(pointer.metadata_location))
-    return Pointer(
-        metadata_location, location, pointer.snapshot_id, pointer.marks, pointer.kind, pointer.details
-    )
+    return Pointer(metadata_location, location, pointer.snapshot_id, pointer.marks, pointer.kind, pointer.details)
 
 
 class _Table:

@@ -38,9 +38,7 @@ def _advance_row_id(draft: Draft, snapshot: Document) -> None:
     if not isinstance(first, int):
         raise Invalid("Cannot add a snapshot: first-row-id is null")
     if first < next_row_id:
-        raise CommitFailed(
-            f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {next_row_id}"
-        )
+        raise CommitFailed(f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {next_row_id}")
     added = snapshot.get("added-rows")
     if not isinstance(added, int) or added < 0:
         raise Invalid(f"Cannot add a snapshot: added-rows is not a count: {added!r}")

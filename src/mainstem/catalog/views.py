@@ -115,9 +115,7 @@ class Views:
                 raise AlreadyExists(f"View already exists: {ident}")
         return LoadedView(metadata_location, stored)
 
-    def commit(
-        self, ident: TableIdent, requirements: Sequence[Document], updates: Sequence[Document]
-    ) -> LoadedView:
+    def commit(self, ident: TableIdent, requirements: Sequence[Document], updates: Sequence[Document]) -> LoadedView:
         """Change a view."""
         with self._locks.hold([ident]):
             for _ in range(ATTEMPTS_MAX):

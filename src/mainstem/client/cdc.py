@@ -195,8 +195,7 @@ class CdcClient:
                     open_timeout=self._open_timeout_s,
                     close_timeout=1.0,
                     ssl=self._ssl,
-                    additional_headers=self._headers
-                    | ({"X-Client-ID": self.source} if self.source.isascii() else {}),
+                    additional_headers=self._headers | ({"X-Client-ID": self.source} if self.source.isascii() else {}),
                 ) as socket:
                     await self._converse(socket)
             except _Refused as refusal:
@@ -236,9 +235,7 @@ class CdcClient:
             source_do_id=self.source,
             last_ack_sequence=self._last_acked,
             priority=self._priority,
-            capabilities=cdc.Capabilities(
-                binary_protocol=self._is_packed, compression=self._compression == "zstd"
-            ),
+            capabilities=cdc.Capabilities(binary_protocol=self._is_packed, compression=self._compression == "zstd"),
         )
         # A server that is full or stops closes at once; it says why before, so listen even if it no longer does.
         with suppress(*_UNREACHABLE):

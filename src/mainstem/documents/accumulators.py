@@ -362,9 +362,7 @@ class Percentile:
 
     def result(self) -> Any:
         ordered = sorted(self._numbers)
-        found = [
-            ordered[max(math.ceil(point * len(ordered)) - 1, 0)] if ordered else None for point in self._points
-        ]
+        found = [ordered[max(math.ceil(point * len(ordered)) - 1, 0)] if ordered else None for point in self._points]
         return found if self._several else found[0]
 
 

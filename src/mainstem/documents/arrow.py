@@ -47,9 +47,7 @@ def columns_of_schema(
         **dict.fromkeys(extended_json, Kind.EXTENDED_JSON),
         **dict.fromkeys(object_id, Kind.OBJECT_ID),
     }
-    return {
-        field.name: Column(named[field.name]) if field.name in named else _column(field.type) for field in schema
-    }
+    return {field.name: Column(named[field.name]) if field.name in named else _column(field.type) for field in schema}
 
 
 def _column(type_: Any) -> Column:

@@ -60,6 +60,5 @@ def _text(name: str, test: Compare | Pattern) -> Predicate:
 
 def _in_json(name: str) -> list[Predicate]:
     return [
-        all_of([Relates(name, Relation.GTE, first), Relates(name, Relation.LT, after)])
-        for first, after in _JSON_STARTS
+        all_of([Relates(name, Relation.GTE, first), Relates(name, Relation.LT, after)]) for first, after in _JSON_STARTS
     ]

@@ -93,4 +93,3 @@ def _present(name: str, column: Column, op: Op, constant: Literal) -> Bounded:
 
 def _holds(op: Op, value: object, constant: Literal) -> bool:
     return bool(evaluate(Call(op.value, (Literal(value), constant)), {}))
-

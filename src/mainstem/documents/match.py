@@ -274,7 +274,7 @@ def _any_element(test: AnyElement) -> Matcher:
     # An $expr cannot stand in here, so no variable is needed.
     inside = _node(test.filter, {})
     if test.as_document:
-        return lambda value: is_array(value) and any(
-            inside(item) for item in value if is_document(item) or is_array(item)
+        return lambda value: (
+            is_array(value) and any(inside(item) for item in value if is_document(item) or is_array(item))
         )
     return lambda value: is_array(value) and any(inside(item) for item in value)

@@ -73,9 +73,7 @@ def _into_document(node: Any, path: Path, at: int, spread: bool, offset: int | N
 def _into_array(array: Any, path: Path, at: int, spread: bool, offset: int | None, found: list[Reached]) -> None:
     if at == len(path):
         if spread:
-            found.extend(
-                (element, index if offset is None else offset) for index, element in enumerate(array)
-            )
+            found.extend((element, index if offset is None else offset) for index, element in enumerate(array))
         found.append((array, offset))
         return
     for index, element in enumerate(array):

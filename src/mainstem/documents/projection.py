@@ -248,9 +248,7 @@ def _first_element(name: str, condition: Any) -> FirstElement:
     return FirstElement(lambda element: passes({name: [element]}))
 
 
-def _document(
-    document: Mapping[str, Any], tree: Mapping[str, Any], inclusive: bool, given: _Given
-) -> dict[str, Any]:
+def _document(document: Mapping[str, Any], tree: Mapping[str, Any], inclusive: bool, given: _Given) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name, value in document.items():
         leaf = tree.get(name)

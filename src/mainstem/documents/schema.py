@@ -192,8 +192,8 @@ def _properties(value: Any, source: Any, depth: int) -> Check:
     if not is_document(value):
         raise _refused("properties is a document", 14)
     checks = {name: _schema(item, depth) for name, item in value.items()}
-    return lambda found: not is_document(found) or all(
-        check(found[name]) for name, check in checks.items() if name in found
+    return lambda found: (
+        not is_document(found) or all(check(found[name]) for name, check in checks.items() if name in found)
     )
 
 
@@ -226,9 +226,12 @@ def _items(value: Any, source: Any, depth: int) -> Check:
     checks = [_schema(item, depth) for item in value]
     extra = source.get("additionalItems", True)
     rest: Check = (lambda found: bool(extra)) if isinstance(extra, bool) else _schema(extra, depth)
-    return lambda found: not is_array(found) or (
-        all(check(item) for check, item in zip(checks, found, strict=False))
-        and all(rest(item) for item in found[len(checks) :])
+    return lambda found: (
+        not is_array(found)
+        or (
+            all(check(item) for check, item in zip(checks, found, strict=False))
+            and all(rest(item) for item in found[len(checks) :])
+        )
     )
 
 

@@ -237,9 +237,7 @@ def _sized(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
 def deltas_of_row(table: str, row_id: str, row: Row) -> Iterator[RowDelta]:
     """A merged row as deltas that are no writes: the delete, then one insert for each stamp. Values are JSON text."""
     if row.tombstone is not None:
-        yield RowDelta(
-            op=Op.DELETE, table=table, row_id=row_id, hlc=row.tombstone.hlc, client_id=row.tombstone.source
-        )
+        yield RowDelta(op=Op.DELETE, table=table, row_id=row_id, hlc=row.tombstone.hlc, client_id=row.tombstone.source)
     by_stamp: dict[Stamp, list[ColumnDelta]] = {}
     for name, cell in row.cells.items():
         by_stamp.setdefault(cell.stamp, []).append(ColumnDelta(name, cell.value))
@@ -264,8 +262,6 @@ def _rows_of_batch(batch: pa.RecordBatch) -> Iterator[CheckpointRow]:
     cells = batch.column("cells")
     starts = cells.offsets.to_pylist()
     fields = [cells.values.field(name).to_pylist() for name in ("column", "value", "hlc", "source")]
-    for index, (table, row_id, start, end) in enumerate(
-        zip(tables, row_ids, starts[:-1], starts[1:], strict=True)
-    ):
+    for index, (table, row_id, start, end) in enumerate(zip(tables, row_ids, starts[:-1], starts[1:], strict=True)):
         gone = None if gone_hlcs[index] is None else Stamp(Hlc(gone_hlcs[index]), gone_sources[index])
         yield CheckpointRow(table, row_id, gone, *(each[start:end] for each in fields))

@@ -42,7 +42,6 @@ class History(Protocol):
         """
         ...
 
-
     def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
         """Every change up to a position that has an id, of every namespace, in any order."""
         ...
@@ -134,9 +133,7 @@ class ColdFeed:
         kept = self._log.segments()
         return kept[0].first if kept else LogPosition(self._log.sealed + 1)
 
-    async def _of_history(
-        self, namespace: str, after: LogPosition, through: LogPosition, limit: int
-    ) -> list[Entry]:
+    async def _of_history(self, namespace: str, after: LogPosition, through: LogPosition, limit: int) -> list[Entry]:
         """The first `limit` arrivals that the tables have. Fewer: there are no more."""
         found: list[Entry] = []
         while len(found) < limit:

@@ -107,9 +107,7 @@ class _Page:
         # A client that knows no better: the delete is as new as the newest of what it may have.
         stamps = [cell.stamp for cell in row.row.cells.values()]
         stamp = max([*stamps, *([row.row.tombstone] if row.row.tombstone else [])])
-        return encode_delta(
-            RowDelta(op=Op.DELETE, table=table, row_id=row_id, hlc=stamp.hlc, client_id=stamp.source)
-        )
+        return encode_delta(RowDelta(op=Op.DELETE, table=table, row_id=row_id, hlc=stamp.hlc, client_id=stamp.source))
 
 
 def sees_now(shadow: Shadow, view: View, table: str, row_id: str) -> bool:

@@ -212,9 +212,7 @@ class Log:
             )
 
     def _shutting_down(self) -> Overloaded:
-        return Overloaded(
-            "log is closing", retry_after_s=self._settings.retry_after_s, reason="shutting_down"
-        )
+        return Overloaded("log is closing", retry_after_s=self._settings.retry_after_s, reason="shutting_down")
 
     def _deliver(self, outcome: Outcome) -> None:
         """In the writer's thread: hand an outcome to the loop."""
@@ -339,9 +337,7 @@ class Log:
 
     def tail(self, after: LogPosition) -> Generator[frames.Frame, None, None]:
         """The frames past `after` that are durable and not sealed. The files are opened now, and read as it goes."""
-        parts = [
-            (file.path.open("rb"), file.bytes) for file in (*self._unsealed, self._active) if file.last > after
-        ]
+        parts = [(file.path.open("rb"), file.bytes) for file in (*self._unsealed, self._active) if file.last > after]
 
         def read() -> Generator[frames.Frame, None, None]:
             try:
@@ -457,9 +453,7 @@ class Log:
         return max(0.0, min(waits)) if waits else None
 
     def _is_over_threshold(self) -> bool:
-        return (
-            self._active.changes >= self._settings.seal_changes or self._active.bytes >= self._settings.seal_bytes
-        )
+        return self._active.changes >= self._settings.seal_changes or self._active.bytes >= self._settings.seal_bytes
 
     def _is_due(self) -> bool:
         if not self._active.batches:
@@ -607,18 +601,14 @@ class Log:
     async def _keep(self) -> None:
         await self._keeper.store(lambda: (self._durable, self._hlc.last, self._sealed))
 
-    async def drop_segments(
-        self, is_done: Callable[[SegmentInfo], bool], older_than_ms: int
-    ) -> list[SegmentInfo]:
+    async def drop_segments(self, is_done: Callable[[SegmentInfo], bool], older_than_ms: int) -> list[SegmentInfo]:
         """Drop segments, oldest first, that are done with and whose changes all arrived so long ago.
 
         It stops at the first one that must stay: what is kept never has a hole.
         """
         limit_ms = self._clock.now_ms() - older_than_ms
         async with self._dropping:
-            dropped = list(
-                takewhile(lambda one: one.arrival_max_ms <= limit_ms and is_done(one), self._segments)
-            )
+            dropped = list(takewhile(lambda one: one.arrival_max_ms <= limit_ms and is_done(one), self._segments))
             if dropped:
                 # The files of frames behind them must not be sealed a second time after a crash.
                 await self._keep()

@@ -165,9 +165,7 @@ class Expander:
         try:
             events = self._decoded(payload)
             _check_count(header, len(events), place)
-            return [
-                self._cdc_rows(header, table, indexes, selected) for table, indexes, selected in _by_table(events)
-            ]
+            return [self._cdc_rows(header, table, indexes, selected) for table, indexes, selected in _by_table(events)]
         except _UNREADABLE_ERRORS:
             return [self._one(header, index, raw) for index, raw in enumerate(_split(header, payload, place))]
 
@@ -324,7 +322,6 @@ class Expander:
             kind=INTERNAL if header.source.startswith(_TOPICS_SOURCE) else "",
         )
 
-
     def _expand_documents(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
         batch = decode_batch(payload, place)
         _check_count(header, len(batch.operations), place)
@@ -333,9 +330,7 @@ class Expander:
             places.setdefault(table_of(operation.database, operation.collection), []).append(index)
         return [self._document_rows(header, table, indexes, batch) for table, indexes in places.items()]
 
-    def _document_rows(
-        self, header: BatchHeader, table: TableName, indexes: list[int], batch: DocumentBatch
-    ) -> Rows:
+    def _document_rows(self, header: BatchHeader, table: TableName, indexes: list[int], batch: DocumentBatch) -> Rows:
         operations = [batch.operations[index] for index in indexes]
         rows = [_DELETED if operation.document is None else columns_of(operation) for operation in operations]
         return Rows(

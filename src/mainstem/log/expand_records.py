@@ -130,8 +130,22 @@ def record_columns(record: Record, partition: int, head: BatchHead, prefix: str 
         b'{"%bpartition":%d,"%boffset":%d,"%btimestamp":%b,"%btimestamp_type":"%b","%bkey":%b,"%bvalue":%b,'
         b'"%bheaders":%b,"%bleader_epoch":%d}'
         % (
-            mark, partition, mark, record.offset, mark, _moment(record.timestamp), mark, kind,
-            mark, _quoted(record.key), mark, _quoted(record.value), mark, headers, mark, head.leader_epoch,
+            mark,
+            partition,
+            mark,
+            record.offset,
+            mark,
+            _moment(record.timestamp),
+            mark,
+            kind,
+            mark,
+            _quoted(record.key),
+            mark,
+            _quoted(record.value),
+            mark,
+            headers,
+            mark,
+            head.leader_epoch,
         )
     )
 
@@ -284,4 +298,3 @@ def _quoted(value: bytes | None) -> bytes:
 
 def _base64(value: bytes) -> bytes:
     return binascii.b2a_base64(value, newline=False)
-

@@ -78,9 +78,7 @@ async def find(settings: LogSettings, disk: Disk, companion: Companion | Reading
     # Only now that everything is found to be whole is anything changed.
     if torn is not None:
         await asyncio.to_thread(disk.truncate, torn.path, torn.offset)
-        logger.warning(
-            "log.recovered", extra={"file": str(torn.path), "offset": torn.offset, "bytes_cut": torn.bytes}
-        )
+        logger.warning("log.recovered", extra={"file": str(torn.path), "offset": torn.offset, "bytes_cut": torn.bytes})
     unsealed = [file for file in files if file.first > sealed and file.changes]
     spent = [file for file in files if file.first <= sealed]
     return Found(segments, unsealed, spent, sealed, last, hlc, torn)

@@ -296,9 +296,7 @@ class WalWriter:
         return headers, buffers
 
     def _is_full(self) -> bool:
-        return (
-            self._active.bytes >= self._settings.file_bytes or self._active.changes >= self._settings.file_changes
-        )
+        return self._active.bytes >= self._settings.file_bytes or self._active.changes >= self._settings.file_changes
 
     def _begin(self, first: LogPosition) -> WalFile:
         """A new file whose name is durable, so that no ack can be in a file that a crash makes disappear."""

@@ -95,9 +95,7 @@ class Breaker:
             self._failures += 1
             self._error = error
             self._probing = False
-            if self._state is State.HALF_OPEN or (
-                self._state is State.CLOSED and self._failures >= self._failures_max
-            ):
+            if self._state is State.HALF_OPEN or (self._state is State.CLOSED and self._failures >= self._failures_max):
                 self._state = State.OPEN
                 self._opened_s = self._clock.monotonic_s()
                 self._opened_ms = self._clock.now_ms()

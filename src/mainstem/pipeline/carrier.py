@@ -235,9 +235,7 @@ class Carrier:
             self._preparing.discard(table)
             self._turns.release(table)
 
-    def _pass(
-        self, members: list[_Member], changes: DataFrame | None, files: frozenset[str], batch_id: str
-    ) -> None:
+    def _pass(self, members: list[_Member], changes: DataFrame | None, files: frozenset[str], batch_id: str) -> None:
         """One job for all tables, then one commit. Where that fails for one of them, the others go without it."""
         began_s = self._clock.monotonic_s()
         members = self._write(members, changes, files)
@@ -258,9 +256,7 @@ class Carrier:
             )
         )
 
-    def _write(
-        self, members: list[_Member], changes: DataFrame | None, files: frozenset[str]
-    ) -> list[_Member]:
+    def _write(self, members: list[_Member], changes: DataFrame | None, files: frozenset[str]) -> list[_Member]:
         """The members whose files are written. They are committed together, however many jobs that took."""
         for attempt in range(1, JOBS_MAX + 1):
             try:

@@ -67,9 +67,7 @@ def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
     breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
     progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
-    reporter = Reporter(
-        progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token
-    )
+    reporter = Reporter(progress, settings.report_url, lambda: _jvm_memory(spark[0]) if spark else {}, settings.token)
     reporter.start()
     try:
         with _only_one(settings.checkpoint_dir.parent):

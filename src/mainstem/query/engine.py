@@ -256,9 +256,7 @@ class _Execution:
             raise
         if not done:
             await self._halt(future)
-            raise Invalid(
-                f"the query took too long. expected=at most {self._timeout_ms} ms", reason="query_timeout"
-            )
+            raise Invalid(f"the query took too long. expected=at most {self._timeout_ms} ms", reason="query_timeout")
         return future.result()
 
     def _left_s(self) -> float:

@@ -61,9 +61,7 @@ def overlay_sql(
     layer = _Layer(merged, pending, base_types, column_kinds(table.metadata) if table else {})
     winners = session.arrow(f"{label}_rows", layer.arrow())
     types = {name: layer.type_of(name, session, winners) for name in layer.user_columns}
-    return _union(
-        base_sql, keys=keys, hits=hits, winners=winners, base_types=base_types, types=types, layer=layer
-    )
+    return _union(base_sql, keys=keys, hits=hits, winners=winners, base_types=base_types, types=types, layer=layer)
 
 
 class _Layer:
@@ -253,4 +251,3 @@ def _union(
         f"SELECT {', '.join(untouched)} FROM ({base_sql}) b WHERE b._key NOT IN (SELECT k FROM {keys}) "
         f"UNION ALL SELECT {', '.join(touched)} FROM {winners} w LEFT JOIN {hits} h ON h._key = w.k"
     )
-

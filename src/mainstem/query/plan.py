@@ -129,9 +129,7 @@ class Planner:
         found = await self._statements.scans(statement.sql, schemas)
         return await asyncio.to_thread(self._plan, statement, loaded, found)
 
-    def _plan(
-        self, statement: Statement, loaded: Mapping[TableName, LoadedTable], found: Sequence[Scan]
-    ) -> Plan:
+    def _plan(self, statement: Statement, loaded: Mapping[TableName, LoadedTable], found: Sequence[Scan]) -> Plan:
         plans = []
         for scan in found:
             table = loaded.get(scan.table)

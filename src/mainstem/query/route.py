@@ -72,9 +72,7 @@ async def always(sql: str) -> None:
 class Router:
     """Decides by the plan."""
 
-    def __init__(
-        self, planner: Planner, settings: RouteSettings, fits_spark: FitsSpark = always
-    ) -> None:
+    def __init__(self, planner: Planner, settings: RouteSettings, fits_spark: FitsSpark = always) -> None:
         self._planner = planner
         self._settings = settings
         self._fits_spark = fits_spark

@@ -132,9 +132,7 @@ def _moment(raw: bytes) -> tuple[dt.datetime, dt.timedelta] | None:
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     micros = int((fraction or "0").ljust(6, "0")[:6])
     try:
-        local = dt.datetime(
-            int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), micros
-        )
+        local = dt.datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), micros)
     except ValueError:
         return None
     if zone is None or zone in ("Z", "UTC"):

@@ -226,9 +226,7 @@ def _declared(document: Document) -> set[str]:
 
 
 def _current_schema(document: Document) -> Document:
-    schema: Document = next(
-        each for each in document["schemas"] if each["schema-id"] == document["current-schema-id"]
-    )
+    schema: Document = next(each for each in document["schemas"] if each["schema-id"] == document["current-schema-id"])
     return schema
 
 

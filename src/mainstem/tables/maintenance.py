@@ -145,9 +145,7 @@ def _must_fold(file: FileFacts, fold_partition: bool, settings: MaintenanceSetti
     return own or file.equality or (fold_partition and file.delete_files > 0)
 
 
-def _packed(
-    partition: str, files: Sequence[FileFacts], fold: bool, settings: MaintenanceSettings
-) -> list[Group]:
+def _packed(partition: str, files: Sequence[FileFacts], fold: bool, settings: MaintenanceSettings) -> list[Group]:
     bytes_max = _GROUP_TARGETS_MAX * settings.target_file_bytes
     groups: list[list[FileFacts]] = []
     size = 0

@@ -107,7 +107,7 @@ class TableSettings:
         if not (self.state or self.history):
             raise Invalid("a table needs a state or a history. expected=at least one got=none")
         if self.append and (not self.state or self.format is not Format.DELTA):
-            raise Invalid("an append-only table is a state in Delta. expected=state = true, format = \"delta\"")
+            raise Invalid('an append-only table is a state in Delta. expected=state = true, format = "delta"')
         if self.format_version not in FORMAT_VERSIONS:
             raise Invalid(f"format version. expected=one of {FORMAT_VERSIONS} got={self.format_version}")
         uses_variant = self.nested is Nested.VARIANT or VARIANT in self.columns.values()

@@ -141,9 +141,7 @@ def _name(details: Mapping[str, Any], topic: str | None) -> tuple[str, str]:
     return (parts[-2] if len(parts) > 2 else DEFAULT_NAMESPACE), parts[-1]
 
 
-def _change(
-    parts: _Parts, namespace: str, table: str, key: str, sequence: int, source: SourceId | None
-) -> Change:
+def _change(parts: _Parts, namespace: str, table: str, key: str, sequence: int, source: SourceId | None) -> Change:
     if parts.op not in OPERATION_BY_OP:
         raise Invalid(f"not a row's operation. expected=c, u, d or r got={parts.op!r}", reason="unknown_operation")
     operation = OPERATION_BY_OP[parts.op]

@@ -107,9 +107,7 @@ def _of_the_pipeline(storage: Storage) -> list[DeltaTable]:
     plan = plan_evolution((), {}, settings)
     declared = [(column.stored, column.type) for column in plan.columns]
     partition = partition_columns(settings.partition or (), {**dict(declared), **dict(STATE_COLUMNS)})
-    table = lake.create(
-        state, [*declared, *STATE_COLUMNS], of_rows=plan.columns, partition=partition, vectors=True
-    )
+    table = lake.create(state, [*declared, *STATE_COLUMNS], of_rows=plan.columns, partition=partition, vectors=True)
     table.append(_state_rows(range(KEYS), 1), _marks(KEYS, 1))
     for turn in (2, 3):
         keys = range(0, KEYS, turn + 1)

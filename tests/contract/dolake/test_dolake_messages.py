@@ -160,9 +160,7 @@ async def test_every_field(server: ServerProcess, way: str, kind: str) -> None:
         ({"sourceDoId": "m"}, "type"),
     ],
 )
-async def test_what_cannot_be_left_out(
-    server: ServerProcess, way: str, message: dict[str, Any], missing: str
-) -> None:
+async def test_what_cannot_be_left_out(server: ServerProcess, way: str, message: dict[str, Any], missing: str) -> None:
     async with Wire(server.ws_url, way) as wire:
         nack = await wire.ask(without(message, missing))
         assert nack["reason"] == "invalid_format"

@@ -69,7 +69,9 @@ def test_whole_files_go_by_time_and_size(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [0, 1], [2, 3], [4, 5])
     files = rows.files(TABLE)
     assert sorted((file.first, file.last, file.max_timestamp_ms) for file in files) == [
-        (0, 1, 1_000), (2, 3, 3_000), (4, 5, 5_000)
+        (0, 1, 1_000),
+        (2, 3, 3_000),
+        (4, 5, 5_000),
     ]
     by_time = read_config({"retention.ms": "2000"})
     assert first_to_keep(files, by_time, 0, 4_500) == 2

@@ -156,9 +156,7 @@ def test_a_token_is_issued_used_exchanged_and_ends(tokens: Tokens, clock: Manual
     assert (answer.status, told["token_type"], told["expires_in"]) == (200, "bearer", 60)
     headers = {"authorization": f"Bearer {told['access_token']}"}
     assert refusal(tokens, headers) is None
-    exchange = form(
-        grant_type="urn:ietf:params:oauth:grant-type:token-exchange", subject_token=told["access_token"]
-    )
+    exchange = form(grant_type="urn:ietf:params:oauth:grant-type:token-exchange", subject_token=told["access_token"])
     assert token_answer(tokens, headers, exchange).status == 200
     clock.advance(61)
     refused = refusal(tokens, headers)

@@ -57,27 +57,49 @@ def test_a_vector_stands_for_every_position_delete_of_its_file() -> None:
         ({"type": "false"}, ex.AlwaysFalse()),
         ({"type": "literal", "value": False}, ex.AlwaysFalse()),
         ({"type": "eq", "term": "a", "value": 1}, ex.EqualTo("a", 1)),
-        ({"type": "gt", "left": {"type": "reference", "name": "a"}, "right": {"type": "literal", "value": 1}},
-         ex.GreaterThan("a", 1)),
+        (
+            {"type": "gt", "left": {"type": "reference", "name": "a"}, "right": {"type": "literal", "value": 1}},
+            ex.GreaterThan("a", 1),
+        ),
         ({"type": "is-null", "child": "a"}, ex.IsNull("a")),
         ({"type": "in", "term": "a", "values": [1, 2]}, ex.In("a", {1, 2})),
         ({"type": "not-starts-with", "term": "a", "value": "x"}, ex.NotStartsWith("a", "x")),
         ({"type": "not", "child": {"type": "eq", "term": "a", "value": 1}}, ex.Not(ex.EqualTo("a", 1))),
-        ({"type": "and", "left": {"type": "is-null", "term": "a"}, "right": {"type": "eq", "term": "b", "value": 1}},
-         ex.And(ex.IsNull("a"), ex.EqualTo("b", 1))),
-        ({"type": "or", "left": {"type": "is-null", "term": "a"}, "right": {"type": "eq", "term": "b", "value": 1}},
-         ex.Or(ex.IsNull("a"), ex.EqualTo("b", 1))),
+        (
+            {"type": "and", "left": {"type": "is-null", "term": "a"}, "right": {"type": "eq", "term": "b", "value": 1}},
+            ex.And(ex.IsNull("a"), ex.EqualTo("b", 1)),
+        ),
+        (
+            {"type": "or", "left": {"type": "is-null", "term": "a"}, "right": {"type": "eq", "term": "b", "value": 1}},
+            ex.Or(ex.IsNull("a"), ex.EqualTo("b", 1)),
+        ),
         # No word for it: everything is planned, and the client filters.
-        ({"type": "not", "child": {"type": "eq", "term": {"type": "transform", "transform": "day", "term": "a"},
-                                   "value": 1}}, ex.AlwaysTrue()),
+        (
+            {
+                "type": "not",
+                "child": {"type": "eq", "term": {"type": "transform", "transform": "day", "term": "a"}, "value": 1},
+            },
+            ex.AlwaysTrue(),
+        ),
     ],
 )
 def test_filters(document: Any, expected: Any) -> None:
     assert parse_filter(document) == expected
 
 
-@pytest.mark.parametrize("document", [1, "x", {}, {"type": "like"}, {"type": "eq"}, {"type": "in", "term": "a"},
-                                      {"type": "eq", "term": "a", "value": None}, {"type": "and", "left": True}])
+@pytest.mark.parametrize(
+    "document",
+    [
+        1,
+        "x",
+        {},
+        {"type": "like"},
+        {"type": "eq"},
+        {"type": "in", "term": "a"},
+        {"type": "eq", "term": "a", "value": None},
+        {"type": "and", "left": True},
+    ],
+)
 def test_filters_that_are_none(document: Any) -> None:
     with pytest.raises(Invalid):
         parse_filter(document)

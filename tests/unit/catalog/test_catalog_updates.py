@@ -107,9 +107,7 @@ def test_a_new_table_numbers_its_columns_in_icebergs_order() -> None:
     document = new_document(
         schema=nested,
         spec={"fields": [{"source-id": 90, "name": "b", "transform": "bucket[4]"}]},
-        order={
-            "fields": [{"source-id": 90, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}]
-        },
+        order={"fields": [{"source-id": 90, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}]},
         location="/w/t",
         properties={"format-version": "3", "owner": "me"},
         uuid="u",
@@ -175,9 +173,7 @@ def test_specs_and_orders_get_ids() -> None:
     both = {"fields": [*spec["fields"], {"source-id": 2, "name": "t", "transform": "truncate[2]"}]}
     later = run(normalized(after), {"action": "add-spec", "spec": both})
     assert [f["field-id"] for f in later["partition-specs"][2]["fields"]] == [1000, 1001]
-    again = run(
-        normalized(later), {"action": "add-spec", "spec": spec}, {"action": "set-default-spec", "spec-id": -1}
-    )
+    again = run(normalized(later), {"action": "add-spec", "spec": spec}, {"action": "set-default-spec", "spec-id": -1})
     assert again is not later
     assert len(again["partition-specs"]) == 3
     assert again["default-spec-id"] == 1

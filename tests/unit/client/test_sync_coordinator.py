@@ -328,9 +328,7 @@ async def test_broadcasts_arrive_without_a_pull(gateway: MemoryGateway) -> None:
 
 async def test_a_checkpoint_that_breaks_off_is_begun_again_and_moves_no_cursor(gateway: MemoryGateway) -> None:
     writer = Replica(gateway, "writer", push_max=5_000)
-    writer.tracker.batch(
-        [LocalWrite(Op.INSERT, "todos", f"r{number}", {"rank": number}) for number in range(2_500)]
-    )
+    writer.tracker.batch([LocalWrite(Op.INSERT, "todos", f"r{number}", {"rank": number}) for number in range(2_500)])
     await writer.sync.sync_once()
 
     class BreaksOff(LocalTransport):

@@ -45,7 +45,10 @@ async def test_a_retry_after_a_lost_connection_is_not_applied_twice(tmp_path: Pa
     async with opened(tmp_path) as world:
         await world.run({"insert": "c", "documents": [{"_id": 1, "n": 0}]})
         command = {
-            "update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}], "lsid": LSID, "txnNumber": Int64(7)
+            "update": "c",
+            "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}],
+            "lsid": LSID,
+            "txnNumber": Int64(7),
         }
         first = asyncio.create_task(world.run(command))
         while not world.documents.writer._under_way:

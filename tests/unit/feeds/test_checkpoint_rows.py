@@ -74,9 +74,7 @@ def test_a_row_whose_json_repeats_a_key_is_there(spark: "SparkSession", tmp_path
     ]
     found = made(spark, tmp_path, texts)
     expected = {f"r{n}": msgspec.json.decode(text) for n, text in enumerate(texts, start=1)}
-    decoded = {
-        key: {name: msgspec.json.decode(text) for name, text in row.items()} for key, row in found.items()
-    }
+    decoded = {key: {name: msgspec.json.decode(text) for name, text in row.items()} for key, row in found.items()}
     assert decoded == expected
 
 

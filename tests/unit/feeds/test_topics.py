@@ -125,7 +125,10 @@ async def test_an_idempotent_producer_is_judged_also_after_a_restart(tmp_path: P
         retry = send(partition, batch_of([b"x", b"y"], producer_id=9, epoch=1, sequence=12))
         assert (retry.base_offset, retry.outcome) == (12, None)
         for reason, epoch, sequence in (
-            ("out_of_order", 1, 16), ("duplicate_sequence", 1, 0), ("fenced_epoch", 0, 14), ("out_of_order", 2, 14)
+            ("out_of_order", 1, 16),
+            ("duplicate_sequence", 1, 0),
+            ("fenced_epoch", 0, 14),
+            ("out_of_order", 2, 14),
         ):
             with pytest.raises(Refused) as refused:
                 send(partition, batch_of([b"x", b"y"], producer_id=9, epoch=epoch, sequence=sequence))
@@ -232,8 +235,16 @@ async def test_what_may_not_be_is_refused_by_name(tmp_path: Path) -> None:
             await topics.create("orders", 1, {})
         await topics.create("a.b", 1, {})
         for name, partitions, config in (
-            ("a_b", 1, {}), ("", 1, {}), ("x y", 1, {}), ("..", 1, {}), ("__mine", 1, {}), ("x" * 129, 1, {}),
-            ("x_history", 1, {}), ("p", 0, {}), ("p", 10_001, {}), ("c", 1, {"no.such": "1"}),
+            ("a_b", 1, {}),
+            ("", 1, {}),
+            ("x y", 1, {}),
+            ("..", 1, {}),
+            ("__mine", 1, {}),
+            ("x" * 129, 1, {}),
+            ("x_history", 1, {}),
+            ("p", 0, {}),
+            ("p", 10_001, {}),
+            ("c", 1, {"no.such": "1"}),
             ("c", 1, {"retention.ms": "soon"}),
         ):
             with pytest.raises(Invalid):

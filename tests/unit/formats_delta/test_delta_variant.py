@@ -108,9 +108,11 @@ def test_shredded_variants_are_the_same_values(tmp_path: Path) -> None:
         found[shredded] = table
     plain, apart = (sorted(found[each].query(), key=lambda row: row["_id"]) for each in (False, True))
     assert apart == plain
-    assert [row["_id"] for row in found[True].query({"v.a.b": {"$gte": 190}})] == [
-        row["_id"] for row in found[False].query({"v.a.b": {"$gte": 190}})
-    ] != []
+    assert (
+        [row["_id"] for row in found[True].query({"v.a.b": {"$gte": 190}})]
+        == [row["_id"] for row in found[False].query({"v.a.b": {"$gte": 190}})]
+        != []
+    )
     files = [pq.ParquetFile(uri).schema.names for uri in found[True].snapshot().file_uris()]
     assert any("typed_value" in names for names in files)
     assert "variantShredding-preview" in (found[True].state().protocol.readerFeatures or ())

@@ -180,9 +180,7 @@ def test_the_setting_is_the_tables_own(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("evolution", ["widen", "variant"])
-def test_what_must_keep_its_type_is_refused_by_name(
-    storage: Storage, evolution: Literal["widen", "variant"]
-) -> None:
+def test_what_must_keep_its_type_is_refused_by_name(storage: Storage, evolution: Literal["widen", "variant"]) -> None:
     table = DeltaTable(storage, "t")
     schema = pa.schema(
         [("_id", pa.int64()), ("p", pa.int64()), ("n", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]
@@ -383,9 +381,7 @@ def test_typed_batches_come_back_as_they_went(
     told = table.documents(table.changes().read_all(), "_change_type", "_commit_version", "_commit_timestamp")
     assert {row["_change_type"] for row in told} == {"insert"}
     assert len(told) == len(model)
-    assert all(
-        (model[row["_id"]] is row.get("v") is None) or is_kept(model[row["_id"]], row.get("v")) for row in told
-    )
+    assert all((model[row["_id"]] is row.get("v") is None) or is_kept(model[row["_id"]], row.get("v")) for row in told)
 
 
 def test_a_large_file_is_written_anew_in_parts(storage: Storage) -> None:

@@ -26,9 +26,7 @@ from tests.unit.log.log_fixtures import event
 ORDERS = TableName("default", "orders")
 
 
-def sealed(
-    folder: Path, *payloads: tuple[Encoding, int, bytes]
-) -> tuple[list[dict[str, Any]], SegmentInfo]:
+def sealed(folder: Path, *payloads: tuple[Encoding, int, bytes]) -> tuple[list[dict[str, Any]], SegmentInfo]:
     """Rows and footer of a segment of these batches."""
     builder = SegmentBuilder()
     first = 1
@@ -305,9 +303,7 @@ def _as_batches(rows: list[dict[str, Any]], size: int) -> list[bytes]:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(table_rows, min_size=1, max_size=6), st.sampled_from([1, 70, 400]), st.booleans())
-def test_large_batches_are_judged_like_small_ones(
-    drawn: list[list[dict[str, Any]]], size: int, spaced: bool
-) -> None:
+def test_large_batches_are_judged_like_small_ones(drawn: list[list[dict[str, Any]]], size: int, spaced: bool) -> None:
     """The text of many rows at once tells the same as a look at each value."""
     usual = [{"a": n, "b": f"t{n}\n", "c": n / 4 + 0.5, "d": n % 2 == 0} for n in range(300)]
     rows = [*usual, *itertools.chain(*drawn), *usual]

@@ -293,7 +293,7 @@ def test_the_catalog_lists_every_table_once(tmp_path: Path) -> None:
             delta.create(name, STATE_COLUMNS)
         # A process that starts anew enters them again.
         Listing(server.url, None).enter(name, delta.storage.uri(delta.path(name)))
-        found: Sequence[Any] = httpx.get(
-            f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables", timeout=60
-        ).json()["identifiers"]
+        found: Sequence[Any] = httpx.get(f"{server.url}/v1/namespaces/ns%1Fdeep/generic-tables", timeout=60).json()[
+            "identifiers"
+        ]
         assert found == [{"namespace": ["ns", "deep"], "name": "orders"}]

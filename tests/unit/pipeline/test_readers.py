@@ -65,8 +65,7 @@ def write_batch(folder: Path, namespace: str, start: int, draw: np.random.Genera
     path = folder / f"{start + 1:020d}-{start + BATCH:020d}.parquet"
     pq.write_table(rows.replace_schema_metadata({b"mainstem": json.dumps(footer).encode()}), path)
     return {
-        int(key): None if gone else int(position)
-        for key, gone, position in zip(keys, deleted, positions, strict=True)
+        int(key): None if gone else int(position) for key, gone, position in zip(keys, deleted, positions, strict=True)
     }
 
 

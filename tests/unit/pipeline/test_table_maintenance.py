@@ -27,9 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 KEYS = 40
 # Everything is old enough to go.
-NOW = MaintenanceSettings(
-    manifests_max=1, snapshot_age_s=0.001, snapshot_age_min_s=0, orphan_age_s=0, min_files=2
-)
+NOW = MaintenanceSettings(manifests_max=1, snapshot_age_s=0.001, snapshot_age_min_s=0, orphan_age_s=0, min_files=2)
 
 
 def maintenance(bench: Any, turns: Turns | None = None, settings: MaintenanceSettings = NOW) -> Maintenance:
@@ -223,9 +221,7 @@ def test_deletes_manifests_snapshots_and_orphans(bench: Any) -> None:
         target_file_bytes=1, min_files=2, deleted_share=1.0, manifests_max=1, snapshot_age_s=0.001,
         snapshot_age_min_s=0, orphan_age_s=0,
     )  # fmt: skip
-    results = maintenance(bench, settings=whole).run(
-        bench.name("orders"), [Step.DELETES, Step.MANIFESTS, Step.EXPIRE]
-    )
+    results = maintenance(bench, settings=whole).run(bench.name("orders"), [Step.DELETES, Step.MANIFESTS, Step.EXPIRE])
     assert results["deletes"]["files_read"] == 4 and results["deletes"]["files_written"] == 1
     assert results["manifests"]["manifests_read"] > results["manifests"]["manifests_written"] > 0
     assert results["expire"]["snapshots"] >= 5

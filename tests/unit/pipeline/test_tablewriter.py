@@ -76,7 +76,12 @@ def test_a_declared_type_wins_and_what_does_not_fit_is_a_dead_letter(bench: Any)
     settings = TableSettings.from_document(
         {
             "columns": {
-                "price": "decimal(20,4)", "day": "date", "n": "int", "at": "timestamptz", "u": "uuid", "b": "binary"
+                "price": "decimal(20,4)",
+                "day": "date",
+                "n": "int",
+                "at": "timestamptz",
+                "u": "uuid",
+                "b": "binary",
             }
         }
     )

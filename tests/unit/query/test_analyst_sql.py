@@ -12,7 +12,7 @@ from mainstem.model import Change, Hlc, Invalid, Operation, SourceId, TableName,
 from mainstem.query.analyst import as_of_sql, blame_sql, changes_sql, read_clock
 
 TABLE = TableName("app", "notes")
-NAMES = ["a", 'q"uo\'te', "sl/ash~", "ünï", "$.x"]
+NAMES = ["a", "q\"uo'te", "sl/ash~", "ünï", "$.x"]
 
 
 def history(seed: int) -> list[Change]:

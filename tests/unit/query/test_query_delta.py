@@ -99,9 +99,7 @@ async def test_paths_into_it_can_be_asked_for(engine: QueryEngine) -> None:
 
 
 async def test_the_latest_is_of_the_same_kind(engine: QueryEngine) -> None:
-    types, rows, _ = await answer(
-        engine, "SELECT id, doc FROM orders ORDER BY id", freshness=Freshness.LATEST
-    )
+    types, rows, _ = await answer(engine, "SELECT id, doc FROM orders ORDER BY id", freshness=Freshness.LATEST)
     assert types == ["BIGINT", "VARIANT"]
     assert rows == [[0, {"new": [1.5]}], [2, 2.5], [3, None], [4, []], [5, True], [9, "late"]]
 

@@ -94,9 +94,7 @@ async def test_pruning(planner: Planner, where: str | None, files: int, groups: 
     "where",
     ["id IN (3, 100)", "timestamp >= '2024-01-03' AND timestamp < '2024-01-05'", "price < 6", "id > 100 AND id < 103"],
 )
-async def test_duckdb_reads_the_files_that_the_plan_says(
-    planner: Planner, events: FolderCatalog, where: str
-) -> None:
+async def test_duckdb_reads_the_files_that_the_plan_says(planner: Planner, events: FolderCatalog, where: str) -> None:
     engine = QueryEngine(FolderLake(events), _settings(events.folder))
     sql = f"SELECT * FROM events WHERE {where}"
     async with engine.open(QueryRequest(sql=f"EXPLAIN ANALYZE {sql}")) as running:

@@ -121,7 +121,7 @@ REFUSED = [
     "SELECT * FROM set_iceberg_table_properties('x', MAP {})",
     "SELECT * FROM main.read_text('/etc/passwd')",
     "SELECT * FROM system.main.read_text('/etc/passwd')",
-    'SELECT * FROM "read_text"(\'/etc/passwd\')',
+    "SELECT * FROM \"read_text\"('/etc/passwd')",
     "SELECT * FROM READ_TEXT('/etc/passwd')",
     "SELECT getenv('HOME')",
     "SELECT current_setting('temp_directory')",
@@ -160,8 +160,8 @@ REFUSED = [
     "SUMMARIZE FROM read_text('/etc/passwd')",
     "EXPLAIN SELECT * FROM read_text('/etc/passwd')",
     "SELECT 1 UNION ALL SELECT * FROM glob('*')",
-    "WITH \"x.csv\" AS (SELECT 1) SELECT * FROM (SELECT 1)",
-    "WITH \"/etc/passwd\" AS (SELECT 1) SELECT 1",
+    'WITH "x.csv" AS (SELECT 1) SELECT * FROM (SELECT 1)',
+    'WITH "/etc/passwd" AS (SELECT 1) SELECT 1',
     "WITH __mainstem_0_keys AS (SELECT 1) SELECT 1",
 ]
 

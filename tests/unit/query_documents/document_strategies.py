@@ -111,8 +111,12 @@ other_values = st.sampled_from(
 values = st.one_of(json_values, json_scalars, moments, object_ids, blobs, other_values)
 # What extended JSON wraps, beside what plain JSON holds.
 document_values = st.recursive(
-    st.one_of(json_scalars.map(lambda value: float(value) if isinstance(value, int) and abs(value) >= 2**63 else value),
-              moments, object_ids, other_values),
+    st.one_of(
+        json_scalars.map(lambda value: float(value) if isinstance(value, int) and abs(value) >= 2**63 else value),
+        moments,
+        object_ids,
+        other_values,
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(names, inner, max_size=3)),
     max_leaves=8,
 )
@@ -120,9 +124,7 @@ patterns = st.sampled_from(["a", "^a", "^ab.*", "b$", "^", "^a|b", "a.b", ""])
 regexes = st.builds(Regex, patterns, st.sampled_from(["", "i", "s", "m"]))
 paths = st.one_of(
     st.sampled_from(["b", "i", "f", "m", "s", "t", "u", "d", "x", "o", "z", "z.0", "nowhere", "i.a"]),
-    st.builds(
-        lambda root, rest: ".".join([root, *rest]), st.sampled_from(["j", "k"]), st.lists(names, max_size=3)
-    ),
+    st.builds(lambda root, rest: ".".join([root, *rest]), st.sampled_from(["j", "k"]), st.lists(names, max_size=3)),
 )
 types = st.sampled_from(["double", "string", "object", "array", "bool", "null", "int", "long", "number", "date", 7, 19])
 

@@ -21,7 +21,11 @@ SALES: list[dict[str, Any]] = [
     {"_id": 3, "k": "a", "v": 2},
     {"_id": 4, "v": 7, "tags": None},
 ]
-PEOPLE: list[dict[str, Any]] = [{"_id": "ann", "boss": None}, {"_id": "bob", "boss": "ann"}, {"_id": "cy", "boss": "bob"}]
+PEOPLE: list[dict[str, Any]] = [
+    {"_id": "ann", "boss": None},
+    {"_id": "bob", "boss": "ann"},
+    {"_id": "cy", "boss": "bob"},
+]
 DAY = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 
@@ -105,7 +109,10 @@ def test_redact_descends_level_by_level() -> None:
 
 def test_lookup_by_field_and_by_pipeline() -> None:
     sources = Collections(other=[{"_id": 1, "k": "a"}, {"_id": 2, "k": ["a", "b"]}, {"_id": 3}])
-    by_field = [{"$lookup": {"from": "other", "localField": "k", "foreignField": "k", "as": "o"}}, {"$sort": {"_id": 1}}]
+    by_field = [
+        {"$lookup": {"from": "other", "localField": "k", "foreignField": "k", "as": "o"}},
+        {"$sort": {"_id": 1}},
+    ]
     found = answer(by_field, sources=sources)
     assert [of("_id", item["o"]) for item in found] == [[1, 2], [2], [1, 2], [3]]
     assert len(sources.reads) == 1, "without an index the other side is read once"

@@ -93,7 +93,11 @@ class Others:
 
 def attempts(made: Made) -> list[tuple[Any, Callable[[], Any]]]:
     documents = [{"_id": at, "a": made.value(2), "b": made.value(2)} for at in range(3)]
-    expression, filter, projection = made.value(), made.fields(1) | {made.one(FILTER_OPERATORS): made.value()}, made.fields(2)
+    expression, filter, projection = (
+        made.value(),
+        made.fields(1) | {made.one(FILTER_OPERATORS): made.value()},
+        made.fields(2),
+    )
     update = {made.one(UPDATES): made.fields(1)}
     stages = [
         [{made.one(STAGES): made.value()}],
@@ -111,7 +115,10 @@ def attempts(made: Made) -> list[tuple[Any, Callable[[], Any]]]:
         (changing, lambda: [apply_update(changing, item, now_ms=0) for item in documents]),
         (projection, lambda: [parse_projection(projection).apply(item) for item in documents]),
         (order, lambda: sort_documents(documents, order)),
-        *((item, lambda item=item: list(compile_pipeline(item).run(documents, Run(sources=Others())))) for item in stages),
+        *(
+            (item, lambda item=item: list(compile_pipeline(item).run(documents, Run(sources=Others()))))
+            for item in stages
+        ),
     ]
 
 

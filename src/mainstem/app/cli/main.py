@@ -70,7 +70,6 @@ def main(context: click.Context) -> None:
         gc.enable()
 
 
-
 _token_option = click.option(
     "--token", envvar="MAINSTEM_TOKEN", help="A bearer token, where the server asks for one; or MAINSTEM_TOKEN."
 )

@@ -154,9 +154,7 @@ def _judge(remote: "Remote", connection: "DuckDBPyConnection", name: TableName) 
     if state is None or history is None:
         return Verdict(str(name), 0, 0)
     connection.execute(
-        _JUDGED.format(
-            state=_at(name.levels, name.table, state), history=_at(name.levels, name.history.table, history)
-        )
+        _JUDGED.format(state=_at(name.levels, name.table, state), history=_at(name.levels, name.history.table, history))
     )
     counts = "count(*) FILTER (WHERE is_there), count(*) FILTER (WHERE is_there AND NOT is_known)"
     keys, unchecked = connection.execute(f"SELECT {counts} FROM judged").fetchall()[0]

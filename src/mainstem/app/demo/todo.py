@@ -58,9 +58,7 @@ async def run(page_folder: Path, data: Path, port: int, page_port: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    config = Config(
-        server=ServerConfig(host=HOST, port=port), log=LogConfig(flush_interval_s=FLUSH_INTERVAL_S)
-    )
+    config = Config(server=ServerConfig(host=HOST, port=port), log=LogConfig(flush_interval_s=FLUSH_INTERVAL_S))
     with page_server(page_folder, page_port) as page:
         async with ServerProcess(data, config) as server:
             print(f"Todo app: {page_address(page, server.url)}")

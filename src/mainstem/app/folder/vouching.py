@@ -31,14 +31,10 @@ async def vouch(log: Log, store: Store, delta: "Callable[[], DeltaTables]") -> N
     if ahead is None:
         return
     await log.renew_identity()
-    logger.warning(
-        "the log %s ends at %d, but %s: it goes on as the log %s", here, log.durable, ahead, log.lineage.log
-    )
+    logger.warning("the log %s ends at %d, but %s: it goes on as the log %s", here, log.durable, ahead, log.lineage.log)
 
 
-def _first_ahead(
-    store: Store, delta: "Callable[[], DeltaTables]", log: LogId, last: LogPosition
-) -> str | None:
+def _first_ahead(store: Store, delta: "Callable[[], DeltaTables]", log: LogId, last: LogPosition) -> str | None:
     """What speaks against going on, in words; None where nothing does."""
     generic = store.entries(None, Kind.GENERIC)
     for ident, pointer in (*store.entries(None, Kind.TABLE), *generic):

@@ -59,9 +59,7 @@ class PartitionMarkers:
         await partition.settled()
         ended = self._section.of_producer(key, producer_id) if commits else []
         marker = build_marker(producer_id, epoch, self._clock.now_ms(), commits=commits)
-        outcome = partition.end_transaction(
-            marker, [each.bytes for each in ended], sum(each.records for each in ended)
-        )
+        outcome = partition.end_transaction(marker, [each.bytes for each in ended], sum(each.records for each in ended))
         await asyncio.shield(outcome)
 
 
@@ -101,9 +99,7 @@ class Coordination:
     async def run(self) -> None:
         """Write, keep the time, and forget what is old, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for part in (
-                self.outbox.run, self.groups.run, self._run_transactions, self._expire, self._forget_deleted
-            ):
+            for part in (self.outbox.run, self.groups.run, self._run_transactions, self._expire, self._forget_deleted):
                 tasks.create_task(_kept_up(part))
 
     async def _run_transactions(self) -> None:

@@ -96,9 +96,7 @@ class TopicRows:
         if version is None:
             return
         dropped = [
-            file.handle
-            for file in files
-            if isinstance(file.handle, AddFile) and file.handle.key in version.state.files
+            file.handle for file in files if isinstance(file.handle, AddFile) and file.handle.key in version.state.files
         ]
         if dropped:
             log = DeltaLog(version.storage, version.path)

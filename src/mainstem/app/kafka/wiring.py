@@ -128,9 +128,7 @@ def make_kafka(
     tokens: Authenticator,
 ) -> Kafka:
     """Build everything behind the port. `await kafka.load_tail()` before it is opened."""
-    limits = Limits(
-        payload_bytes_max=_PAYLOAD_BYTES_MAX, events_max=_RECORDS_MAX, backlog_bytes_max=backlog_bytes_max
-    )
+    limits = Limits(payload_bytes_max=_PAYLOAD_BYTES_MAX, events_max=_RECORDS_MAX, backlog_bytes_max=backlog_bytes_max)
     # The same gate, but for the size of a batch.
     own = Gate(gate.dedup, limits, backlog_bytes, rates=gate.rates, pressure=gate.pressure)
     settings = TopicsSettings(

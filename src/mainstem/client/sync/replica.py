@@ -134,9 +134,7 @@ def apply_page(transaction: Transaction, page: SyncResponse, settles: bool, effe
     return True
 
 
-def _confirm(
-    transaction: Transaction, page: SyncResponse, state: State, settles: bool, effects: Effects
-) -> State:
+def _confirm(transaction: Transaction, page: SyncResponse, state: State, settles: bool, effects: Effects) -> State:
     """What neither the checkpoint nor the pull after it has is not ours to see: of such rows our own edits are left."""
     told = {(delta.table, delta.row_id) for delta in page.deltas}
     left = tuple(key for key in state.unconfirmed if key not in told)

@@ -157,5 +157,3 @@ def _namespaces(stages: list[Mapping[str, Any]]) -> Iterator[Namespace]:
         if name == "$facet":
             for stages_inside in operand.values():
                 yield from _namespaces(stages_inside)
-
-

@@ -203,5 +203,3 @@ def with_value(document: Any, path: Path, value: Any) -> dict[str, Any]:
     else:
         changed[name] = value
     return changed
-
-

@@ -212,9 +212,7 @@ def _log(value: Any, base: Any) -> Any:
     if not of > 0 or of == 1:
         raise Refused(f"$log takes a positive base other than 1. got={of}", code=28759)
     if is_decimal(value) or is_decimal(base):
-        return decimal_result(
-            "$log", lambda: DECIMAL.divide(DECIMAL.ln(decimal_of(found)), DECIMAL.ln(decimal_of(of)))
-        )
+        return decimal_result("$log", lambda: DECIMAL.divide(DECIMAL.ln(decimal_of(found)), DECIMAL.ln(decimal_of(of))))
     return math.log(found) / math.log(of)
 
 

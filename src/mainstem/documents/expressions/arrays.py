@@ -95,9 +95,7 @@ def _range(start: Any, end: Any, step: Any = 1) -> list[int]:
     for code, value in ((34443, start), (34445, end), (34447, step)):
         if not is_number(value):
             raise wrong_type("$range", "numbers", value, code)
-    first, last, by = (
-        integer(value, "$range", code) for code, value in ((34444, start), (34446, end), (34448, step))
-    )
+    first, last, by = (integer(value, "$range", code) for code, value in ((34444, start), (34446, end), (34448, step)))
     if by == 0:
         raise Refused("$range takes a step other than 0", code=34449)
     numbers = range(first, last, by)
@@ -192,9 +190,7 @@ def positive_count(value: Any, name: str) -> int:
 _several("$firstN", lambda array, count: array[:count])
 _several("$lastN", lambda array, count: array[-count:])
 _several("$minN", lambda array, count: sorted((i for i in array if i is not None), key=order_key)[:count])
-_several(
-    "$maxN", lambda array, count: sorted((i for i in array if i is not None), key=order_key, reverse=True)[:count]
-)
+_several("$maxN", lambda array, count: sorted((i for i in array if i is not None), key=order_key, reverse=True)[:count])
 
 
 def distinct(items: Any) -> dict[Any, Any]:

@@ -97,9 +97,7 @@ def _variable(name: str, path: Path) -> Evaluator:
 
 def _compound(names: tuple[str, ...] | None, parts: list[Evaluator]) -> Evaluator:
     if names is None:
-        return lambda document, scope: [
-            None if (item := part(document, scope)) is MISSING else item for part in parts
-        ]
+        return lambda document, scope: [None if (item := part(document, scope)) is MISSING else item for part in parts]
     fields = list(zip(names, parts, strict=True))
     return lambda document, scope: {
         name: value for name, part in fields if (value := part(document, scope)) is not MISSING

@@ -1,7 +1,5 @@
 """The type operators: what a value's type is, and its value in another type."""
 
-
-
 import math
 import re
 import uuid
@@ -283,9 +281,7 @@ def _target(value: Any) -> str | None:
 
 
 @named("$convert", _GROUP, "input", "to", "onError?", "onNull?", "format?", lazy=True)
-def _convert(
-    value: Evaluator, to: Evaluator, on_error: Evaluator, on_null: Evaluator, format_: Evaluator
-) -> Evaluator:
+def _convert(value: Evaluator, to: Evaluator, on_error: Evaluator, on_null: Evaluator, format_: Evaluator) -> Evaluator:
     def run(document: Any, scope: Scope) -> Any:
         found, target = value(document, scope), _target(to(document, scope))
         if absent(found):

@@ -240,9 +240,7 @@ def _difference(start: Any, end: Any, unit: Any, timezone: Any, first_day: Any) 
     here, there = local(one, where), local(other, where)
     if kind in _MONTHS:
         months = _MONTHS[kind]
-        return Int64(
-            (there.year * 12 + there.month - 1) // months - (here.year * 12 + here.month - 1) // months
-        )
+        return Int64((there.year * 12 + there.month - 1) // months - (here.year * 12 + here.month - 1) // months)
     days = (here.toordinal(), there.toordinal())
     if kind == "day":
         return Int64(days[1] - days[0])

@@ -148,5 +148,3 @@ def _percentiles(value: Any, points: list[float], *, several: bool) -> Any:
     for item in value if is_array(value) else [value]:
         state.add(item)
     return state.result()
-
-

@@ -1,7 +1,5 @@
 """From the expression language to its tree. Owns its syntax: variables, named arguments, and how many there are."""
 
-
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

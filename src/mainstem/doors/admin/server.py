@@ -242,9 +242,7 @@ def operations_router(operations: Operations) -> Router:
     async def health() -> Health:
         return Health()
 
-    @get(
-        "/status", summary="Gateway, log, buffer, pipeline, lag per table, last error", opt=access(Role.READER)
-    )
+    @get("/status", summary="Gateway, log, buffer, pipeline, lag per table, last error", opt=access(Role.READER))
     async def status(request: AnyRequest) -> Status:
         return visible(operations.status(), principal_of(request.scope))
 

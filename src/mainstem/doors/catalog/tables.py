@@ -1,10 +1,10 @@
 """What Mainstem adds to the catalog's tables: partitions with their statistics, schemas with their history.
 
-    GET  …/tables/{table}/partitions        the spec, what waits for its column, and every partition
-    PUT  …/tables/{table}/partitions        partition by other fields from now on; no file is rewritten
-    GET  …/tables/{table}/partition-stats   files, rows, bytes and deletes of every partition
-    GET  …/tables/{table}/schemas           every schema that the table has had
-    PUT  …/tables/{table}/schemas           declare columns; makes the table where there is none
+GET  …/tables/{table}/partitions        the spec, what waits for its column, and every partition
+PUT  …/tables/{table}/partitions        partition by other fields from now on; no file is rewritten
+GET  …/tables/{table}/partition-stats   files, rows, bytes and deletes of every partition
+GET  …/tables/{table}/schemas           every schema that the table has had
+PUT  …/tables/{table}/schemas           declare columns; makes the table where there is none
 """
 
 from collections.abc import Callable, Sequence

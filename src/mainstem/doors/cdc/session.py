@@ -47,6 +47,7 @@ _EVENTS: dict[type[cdc.ClientMessage], Event] = {
 Send = Callable[[str | bytes], Awaitable[None]]
 Close = Callable[[int, str], Awaitable[None]]
 
+
 class _Reply:
     """A place in the queue of answers. `render` is called once `ready` is done, when the answer is about to leave."""
 

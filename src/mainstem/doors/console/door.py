@@ -1,8 +1,8 @@
 """The console and the API's page: files of this package, served as they are. Nothing is built or fetched elsewhere.
 
-    GET  /console           the console; with a token in the header it also keeps it in a cookie, for the browser
-    POST /console/sign-out  forgets the cookie
-    GET  /schema            the API, from the server's own OpenAPI document
+GET  /console           the console; with a token in the header it also keeps it in a cookie, for the browser
+POST /console/sign-out  forgets the cookie
+GET  /schema            the API, from the server's own OpenAPI document
 """
 
 import base64

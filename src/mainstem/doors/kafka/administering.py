@@ -127,7 +127,9 @@ async def _delete_records(cluster: Cluster, request: Any, context: Context) -> M
         parts: list[Message] = []
         for part in each.partitions:
             answer: dict[str, Any] = {
-                "partition_index": part.partition_index, "low_watermark": -1, "error_code": ErrorCode.none
+                "partition_index": part.partition_index,
+                "low_watermark": -1,
+                "error_code": ErrorCode.none,
             }
             try:
                 topic = _topic(cluster, each.name, context, writes=True)
@@ -156,7 +158,10 @@ async def _describe_configs(cluster: Cluster, request: Any, context: Context) ->
     results: list[Message] = []
     for each in request.resources:
         result: dict[str, Any] = {
-            "resource_type": each.resource_type, "resource_name": each.resource_name, "configs": (), **_answer(None)
+            "resource_type": each.resource_type,
+            "resource_name": each.resource_name,
+            "configs": (),
+            **_answer(None),
         }
         try:
             if each.resource_type == TOPIC:
@@ -166,9 +171,7 @@ async def _describe_configs(cluster: Cluster, request: Any, context: Context) ->
                 wanted = each.configuration_keys
                 names = [name for name in SETTINGS if wanted is None or name in wanted]
                 documented = getattr(request, "include_documentation", False)
-                result["configs"] = [
-                    _setting(cluster, topic.config, name, documented=documented) for name in names
-                ]
+                result["configs"] = [_setting(cluster, topic.config, name, documented=documented) for name in names]
             elif each.resource_type == BROKER:
                 if each.resource_name not in ("", str(cluster.node_id)):
                     raise Invalid(f"broker. expected={cluster.node_id} got={each.resource_name!r:.20}")

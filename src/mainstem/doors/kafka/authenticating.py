@@ -78,9 +78,7 @@ async def _authenticate(authentication: Authentication, request: Any, context: C
         elif mechanism == OAUTHBEARER:
             principal, answer = _bearer(authentication, said), b""
         else:
-            exchange: Exchange = context.kept.setdefault(
-                _EXCHANGE, authentication.users.exchange(Mechanism(mechanism))
-            )
+            exchange: Exchange = context.kept.setdefault(_EXCHANGE, authentication.users.exchange(Mechanism(mechanism)))
             answer = exchange.step(said)
             if exchange.state is not ScramState.DONE:
                 return {"error_code": ErrorCode.none, "auth_bytes": answer}

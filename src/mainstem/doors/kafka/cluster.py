@@ -115,9 +115,7 @@ async def _created(cluster: Cluster, name: str) -> TopicState:
         return found
 
 
-_NO_PARTITIONS: Message = {
-    "is_internal": False, "partitions": (), "topic_authorized_operations": _NOT_ASKED
-}
+_NO_PARTITIONS: Message = {"is_internal": False, "partitions": (), "topic_authorized_operations": _NOT_ASKED}
 
 
 def _described(cluster: Cluster, topic: TopicState) -> Message:

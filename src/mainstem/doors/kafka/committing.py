@@ -152,9 +152,7 @@ def _fetched(grouping: Grouping, asked: Any, context: Context, *, stable: bool) 
     answer["topics"] = [
         {
             **named,
-            "partitions": [
-                _one(grouping, group, topic, index, missing, unstable=unstable) for index in indexes
-            ],
+            "partitions": [_one(grouping, group, topic, index, missing, unstable=unstable) for index in indexes],
         }
         for topic, named, indexes, missing in wanted
     ]

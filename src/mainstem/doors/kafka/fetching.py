@@ -235,8 +235,10 @@ async def _offset_for_leader_epoch(fetching: Fetching, request: Any, context: Co
         topic = cluster.topics.get(each.topic) or await cluster.views.get(each.topic)
         parts: list[Message] = []
         for part in each.partitions:
-            partition = None if topic is None else (
-                cluster.topics.partition(topic, part.partition) or cluster.views.partition(topic, part.partition)
+            partition = (
+                None
+                if topic is None
+                else (cluster.topics.partition(topic, part.partition) or cluster.views.partition(topic, part.partition))
             )
             if topic is None or partition is None or not may_see(context.principal, topic):
                 error = ErrorCode.unknown_topic_or_partition

@@ -119,9 +119,7 @@ async def _delete(grouping: Grouping, request: Any, context: Context) -> Message
     principal = context.principal
     for name in request.groups_names:
         error = ErrorCode.none
-        if not may_group(principal) or (
-            grouping.groups.exists(name) and not may_see_group(grouping, principal, name)
-        ):
+        if not may_group(principal) or (grouping.groups.exists(name) and not may_see_group(grouping, principal, name)):
             error = ErrorCode.group_authorization_failed
         else:
             try:
@@ -186,5 +184,3 @@ def _described_new(grouping: Grouping, name: str, context: Context) -> Message:
             for member in group.members.values()
         ],
     }
-
-

@@ -25,9 +25,7 @@ def _none_open(head: BatchHead, partition: Partition) -> None:
     raise Invalid("records of a transaction. expected=an open one got=none", reason="invalid")
 
 
-def register(
-    table: Table, cluster: Cluster, clock: Clock, check_transaction: CheckTransaction = _none_open
-) -> None:
+def register(table: Table, cluster: Cluster, clock: Clock, check_transaction: CheckTransaction = _none_open) -> None:
     """Answer these APIs."""
     produce = partial(_produce, cluster, clock, check_transaction)
     table.add(0, "Produce", 3, 13, produce, pipelined=True)

@@ -61,9 +61,7 @@ def check_transaction(transactions: Transactions, head: BatchHead, partition: Pa
         key = (partition.topic.id, partition.index)
         # What is on its way is held nowhere yet, and will be part of the transaction all the same.
         size, records = partition.under_way(head.producer_id)
-        transactions.check_produce(
-            head.producer_id, head.producer_epoch, key, size + head.size, records + head.records
-        )
+        transactions.check_produce(head.producer_id, head.producer_epoch, key, size + head.size, records + head.records)
     except Refused as refused:
         if refused.reason is Reason.FENCED:
             # Where records are written a producer is told so in the older words, which all clients know.
@@ -101,7 +99,10 @@ async def _init(transacting: Transacting, request: Any, context: Context) -> Mes
     except MainstemError as error:
         return {"error_code": _code(error, knows_fenced=version >= _INIT_KNOWS_FENCED), **nobody}
     return {
-        "error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": epoch, "throttle_time": throttle_ms
+        "error_code": ErrorCode.none,
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "throttle_time": throttle_ms,
     }
 
 
@@ -349,4 +350,3 @@ async def _describe_producers(transacting: Transacting, request: Any, context: C
             )
         topics.append({"name": each.name, "partitions": parts})
     return {"topics": topics}
-

@@ -140,5 +140,3 @@ class Connection(asyncio.Protocol):
                 await self._can_write.wait()
             if not more or self._ended:
                 return
-
-

@@ -252,5 +252,3 @@ def _goes_on(reply: dict[str, Any] | bytes) -> bool:
         place = reply.find(b"\x12id\x00")
         return reply[place + 4 : place + 12] != bytes(8)
     return "cursor" not in reply or reply["cursor"].get("id") != 0
-
-

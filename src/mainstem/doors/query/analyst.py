@@ -117,9 +117,7 @@ def analyst_router(engine: QueryEngine, *, scope: Scope = unbounded) -> Router:
         limit: Limit = ROWS_DEFAULT,
     ) -> Blame:
         rows, truncated = await ask(request, blame_sql(_table(table), key, column), limit)
-        return Blame(
-            [Write(str(row[0]), row[1], row[2], _raw(row[3]), str(row[4]), row[5]) for row in rows], truncated
-        )
+        return Blame([Write(str(row[0]), row[1], row[2], _raw(row[3]), str(row[4]), row[5]) for row in rows], truncated)
 
     return Router(
         path="/v1/analyst/{table:str}",

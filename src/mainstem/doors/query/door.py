@@ -46,6 +46,7 @@ BUFFER_BYTES_MAX = 4 * 1024 * 1024
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 CLIENT_GONE = 499
 
+
 class Format(StrEnum):
     """How the rows come back."""
 

@@ -1,9 +1,9 @@
 """Where the pipeline asks for queries to run, and brings the rows. Only the pipeline comes here.
 
-    GET  /v1/pipeline/queries            the next query; 204 where none comes up in time
-    GET  /v1/pipeline/queries/ID         whether somebody still waits for it
-    POST /v1/pipeline/queries/ID         its rows, frame by frame, as they are made
-    POST /v1/pipeline/queries/ID/failed  why there are none
+GET  /v1/pipeline/queries            the next query; 204 where none comes up in time
+GET  /v1/pipeline/queries/ID         whether somebody still waits for it
+POST /v1/pipeline/queries/ID         its rows, frame by frame, as they are made
+POST /v1/pipeline/queries/ID/failed  why there are none
 """
 
 from typing import Annotated, Any, Protocol

@@ -50,9 +50,7 @@ class Access(msgspec.Struct, frozen=True):
         return "IDHACK" if len(self.ranges) == 1 and self.ranges[0].high == self.ranges[0].low + b"\x00" else "IXSCAN"
 
 
-def choose(
-    collection: Collection, node: Node, sort: Mapping[str, Any] | None = None, hint: Any = None
-) -> Access:
+def choose(collection: Collection, node: Node, sort: Mapping[str, Any] | None = None, hint: Any = None) -> Access:
     """The best way there is. Raises Invalid (`bad_hint`) for a hint that names none."""
     conditions = _conditions(node)
     wants_id = list(sort) == ["_id"] if sort else False

@@ -123,9 +123,7 @@ def _apply_row(
             return None
         state.delete(collection, key)
         identity = decode_document(stored.document).get("_id", identity)
-        return RowChange(
-            collection.database, collection.name, "delete", identity, position, hlc, None, before, {}
-        )
+        return RowChange(collection.database, collection.name, "delete", identity, position, hlc, None, before, {})
     columns = {column: _value(value) for column, value in columns.items() if column not in ("_id", DOCUMENT_COLUMN)}
     if stored is None:
         document = {"_id": identity, **columns}
@@ -165,5 +163,3 @@ def _value(value: Any) -> Any:
     if isinstance(value, dict):
         return {name.replace("\x00", ""): _value(item) for name, item in value.items()}
     return [_value(item) for item in value]
-
-

@@ -76,4 +76,3 @@ def _check_id(identity: Any) -> None:
             f"_id fields may not contain '$'-prefixed fields: {next(iter(identity))} is not valid for storage.",
             reason="bad_id",
         )
-

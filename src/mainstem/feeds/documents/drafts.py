@@ -113,5 +113,3 @@ def document_hold(collection: Collection | tuple[str, str], key: bytes) -> Hasha
     """What stands for a document among the things that are held."""
     place = collection if isinstance(collection, tuple) else (collection.database, collection.name)
     return (*place, key)
-
-

@@ -68,9 +68,7 @@ class View:
         row = self._db.execute("SELECT 1 FROM collections WHERE number = ?", (collection.number,)).fetchone()
         return row is not None
 
-    def find(
-        self, collection: Collection, node: Node, access: Access | None = None
-    ) -> Iterator[Found | None]:
+    def find(self, collection: Collection, node: Node, access: Access | None = None) -> Iterator[Found | None]:
         """Documents that match, in the order of the access."""
         access = access or choose(collection, node)
         # As it is now: a statement that writes while it reads must not find its own writes.

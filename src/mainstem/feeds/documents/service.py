@@ -411,7 +411,6 @@ def _some(items: Iterator[Past], count: int = 1_000) -> list[Past]:
 
 def _document_of(row: TableRow) -> tuple[bytes, bytes, int]:
 
-
     if row.document is None:
         document = encode_document({"_id": id_of_key(row.key), **row.columns})
     elif row.newer:

@@ -209,9 +209,7 @@ class State:
 
     def _make_index(self, collection: Collection, entries: Entries) -> None:
         table = f"x{collection.number}_{entries.index.number}"
-        self.db.execute(
-            f"CREATE TABLE {table} (entry BLOB, place INTEGER, PRIMARY KEY (entry, place)) WITHOUT ROWID"
-        )
+        self.db.execute(f"CREATE TABLE {table} (entry BLOB, place INTEGER, PRIMARY KEY (entry, place)) WITHOUT ROWID")
         for stored in self.scan(collection):
             found = entries.stored(decode_document(stored.document))
             self.db.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(entry, stored.place) for entry in found])
@@ -229,9 +227,7 @@ class State:
 
     # Documents
 
-    def put(
-        self, collection: Collection, key: bytes, document: bytes, hlc: int, clocks: bytes | None = None
-    ) -> None:
+    def put(self, collection: Collection, key: bytes, document: bytes, hlc: int, clocks: bytes | None = None) -> None:
         """A document is now this."""
         self.begin()
         table = f"c{collection.number}"

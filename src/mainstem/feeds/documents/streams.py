@@ -206,9 +206,7 @@ class ChangeStream:
             event |= self._before(operation.before)
         yield event
 
-    def _full_document(
-        self, database: str, collection: str, identity: bytes, after: bytes | None
-    ) -> dict[str, Any]:
+    def _full_document(self, database: str, collection: str, identity: bytes, after: bytes | None) -> dict[str, Any]:
         wanted = self._options.full_document
         if wanted == "default":
             return {}

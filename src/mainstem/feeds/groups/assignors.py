@@ -1,7 +1,7 @@
 """Which member gets which partitions, decided here and not by a member. Pure functions of what is subscribed to.
 
-    uniform  as many for each member as for any other, whatever topic they are of, and as few moves as that allows
-    range    a run of each topic's partitions for each of its members, the same run of every topic that they share
+uniform  as many for each member as for any other, whatever topic they are of, and as few moves as that allows
+range    a run of each topic's partitions for each of its members, the same run of every topic that they share
 """
 
 from collections.abc import Callable, Mapping

@@ -177,9 +177,7 @@ class ModernGroup:
         if changed or bumped:
             self.entries.append(self._consumer_entry(member))
         tells = joins or beat.owned is not None or member.assigned != before
-        return Told(
-            member_id=member.member_id, epoch=member.epoch, assignment=member.assigned if tells else None
-        )
+        return Told(member_id=member.member_id, epoch=member.epoch, assignment=member.assigned if tells else None)
 
     def check_commit(self, member_id: str, epoch: int, now_s: float, *, is_new_enough: bool) -> None:
         """Whether this member may commit offsets. Raises Refused."""
@@ -400,10 +398,7 @@ class ModernGroup:
 
     def _held_by_others(self, member: Consumer) -> set[Partition]:
         return {
-            each
-            for other in self.members.values()
-            if other is not member
-            for each in other.assigned | other.revoking
+            each for other in self.members.values() if other is not member for each in other.assigned | other.revoking
         }
 
     # The journal

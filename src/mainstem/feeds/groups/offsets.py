@@ -88,9 +88,7 @@ class Offsets:
 
     def unstable(self, group: str) -> frozenset[Place]:
         """Partitions in which an open transaction may yet move the group."""
-        return frozenset(
-            place for places in self._section.pending.values() for name, place in places if name == group
-        )
+        return frozenset(place for places in self._section.pending.values() for name, place in places if name == group)
 
     def groups(self) -> Iterable[str]:
         """Every group that has offsets."""
@@ -139,9 +137,7 @@ class Offsets:
         elif isinstance(group, ClassicGroup):
             group.check_commit(committer.member_id, committer.generation, committer.instance_id, now_s)
         else:
-            group.check_commit(
-                committer.member_id, committer.generation, now_s, is_new_enough=committer.knows_epochs
-            )
+            group.check_commit(committer.member_id, committer.generation, now_s, is_new_enough=committer.knows_epochs)
 
     def _stamped(self, offset: Offset) -> Offset:
         return msgspec.structs.replace(offset, committed_ms=self._clock.now_ms())

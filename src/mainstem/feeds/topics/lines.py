@@ -87,5 +87,3 @@ class Line(Generic[T]):
 async def durable(outcome: "asyncio.Future[Appended]") -> Appended:
     """Wait for an outcome. Who waits may be cancelled; the batch is not."""
     return await asyncio.shield(outcome)
-
-

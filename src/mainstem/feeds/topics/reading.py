@@ -285,4 +285,3 @@ def tail_batches(frames: Iterable[Frame], bytes_max: int) -> list[tuple[bytes, i
             while size > bytes_max and len(found) > 1:
                 size -= len(found.popleft()[2])
     return list(found)
-

@@ -163,5 +163,3 @@ def _record(row: _Row) -> Record:
 
 def _plain(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
-
-

@@ -336,9 +336,7 @@ def no_topic_change(name: str, namespace: str) -> Change:
 
 def start_change(topic: TopicState, partition: int, start_offset: int, namespace: str) -> Change:
     """The journal's entry that moves a partition's first offset."""
-    columns = {
-        "topic": topic.name, "topic_id": topic.id.hex(), "partition": partition, "start_offset": start_offset
-    }
+    columns = {"topic": topic.name, "topic_id": topic.id.hex(), "partition": partition, "start_offset": start_offset}
     return _entry(namespace, PARTITIONS, f"{topic.name}/{partition}", columns)
 
 
@@ -351,7 +349,12 @@ def _entry(namespace: str, table: str, key: str, columns: dict[str, object] | No
     operation = Operation.DELETE if columns is None else Operation.UPDATE
     # The source and the sequence are the journal's to say.
     return Change(
-        namespace=namespace, table=table, key=key, operation=operation, columns=columns, source=JOURNAL_SOURCE,
+        namespace=namespace,
+        table=table,
+        key=key,
+        operation=operation,
+        columns=columns,
+        source=JOURNAL_SOURCE,
         batch_sequence=0,
     )
 
@@ -359,5 +362,3 @@ def _entry(namespace: str, table: str, key: str, columns: dict[str, object] | No
 def partition_source(topic_id: bytes, partition: int) -> SourceId:
     """The source under which a partition's batches pass the gate."""
     return SourceId(f"{SOURCE}{topic_id.hex()}/{partition}")
-
-

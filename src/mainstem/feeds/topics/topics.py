@@ -88,9 +88,7 @@ class Journal:
 class Topics:
     """See above. Belongs to the event loop."""
 
-    def __init__(
-        self, state: TopicsState, gate: Gate, log: Appender, clock: Clock, settings: TopicsSettings
-    ) -> None:
+    def __init__(self, state: TopicsState, gate: Gate, log: Appender, clock: Clock, settings: TopicsSettings) -> None:
         self.state = state
         self.journal = Journal(state, gate, log)
         self.settings = settings
@@ -159,9 +157,7 @@ class Topics:
         if table.startswith("__"):
             raise Invalid(f"topic name is the server's own. got={name}", reason="invalid_topic")
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise Invalid(
-                f"partitions. expected=1 to {PARTITIONS_MAX} got={partitions}", reason="invalid_partitions"
-            )
+            raise Invalid(f"partitions. expected=1 to {PARTITIONS_MAX} got={partitions}", reason="invalid_partitions")
         if len(self.state.topics) >= TOPICS_MAX:
             raise Invalid(f"topics. expected=at most {TOPICS_MAX} got=one more", reason="policy")
         check_config(config)
@@ -219,9 +215,7 @@ class Topics:
                     f"expected={before.mode.name.lower()} got={after.mode.name.lower()}",
                     reason="invalid_config",
                 )
-            entry = topic_change(
-                name, changed, partitions=len(topic.partitions), namespace=self.settings.namespace
-            )
+            entry = topic_change(name, changed, partitions=len(topic.partitions), namespace=self.settings.namespace)
             await self._change(entry)
 
     async def grow(self, name: str, partitions: int) -> None:

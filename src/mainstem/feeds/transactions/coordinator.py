@@ -155,9 +155,7 @@ class Transactions:
                 return
             await self._end(known, commits=commits)
 
-    def check_produce(
-        self, producer_id: int, epoch: int, key: PartitionKey, size_bytes: int, records: int = 0
-    ) -> None:
+    def check_produce(self, producer_id: int, epoch: int, key: PartitionKey, size_bytes: int, records: int = 0) -> None:
         """Whether a producer may write records of its transaction into a partition. `size_bytes` and `records` are of
         what it brings and of what is on its way to that partition already. Raises Refused."""
         known = self._section.transactions.get(self._section.by_producer.get(producer_id, ""))
@@ -330,5 +328,3 @@ class Transactions:
     def _expect_end(self, name: str, in_ms: int) -> None:
         if self._deadlines.add(name, self._clock.monotonic_s() + in_ms / 1000):
             self._wake.set()
-
-

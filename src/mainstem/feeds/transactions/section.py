@@ -266,6 +266,11 @@ def transaction_change(transaction: Transaction, namespace: str, source: SourceI
 def no_transaction_change(name: str, namespace: str, source: SourceId) -> Change:
     """The journal's entry that forgets a name."""
     return Change(
-        namespace=namespace, table=TRANSACTIONS, key=name, operation=Operation.DELETE, columns=None, source=source,
+        namespace=namespace,
+        table=TRANSACTIONS,
+        key=name,
+        operation=Operation.DELETE,
+        columns=None,
+        source=source,
         batch_sequence=0,
     )

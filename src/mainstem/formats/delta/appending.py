@@ -195,9 +195,7 @@ class Append:
             written, add = self._added[at]
             if differing(schema_of(written), self.schema):
                 file = msgspec.convert(add, AddFile, strict=False)
-                new = rewritten(
-                    self._engine, self._log.table, file, schema_of(written), self.schema, self._now_ms
-                )
+                new = rewritten(self._engine, self._log.table, file, schema_of(written), self.schema, self._now_ms)
                 # At the end, so that every place before stays what it is.
                 self._added += [(self._metadata, each) for each in new]
                 discard(self._engine, self._log.table, [add])

@@ -67,9 +67,7 @@ def protocol_of(metadata: Metadata) -> dict[str, Any]:
     return needed | {"writerFeatures": sorted(writer | {"appendOnly", "invariants"})}
 
 
-def create(
-    log: DeltaLog, metadata: Metadata, added: Sequence[Mapping[str, Any]], about: Commit, now_ms: int
-) -> None:
+def create(log: DeltaLog, metadata: Metadata, added: Sequence[Mapping[str, Any]], about: Commit, now_ms: int) -> None:
     """Commit version 0, with files that are written already. Raises Conflict where there is one."""
     actions: list[dict[str, Any]] = [commit_info(None, about, now_ms), {"protocol": protocol_of(metadata)}]
     actions.append({"metaData": stated(metadata) | {"createdTime": now_ms}})

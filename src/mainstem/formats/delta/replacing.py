@@ -193,9 +193,7 @@ def replacement(
 
 def removal(files: Sequence[AddFile], matched: pa.Table, schema: TableSchema, feed: bool) -> Replacement:
     """Rows that were found are gone."""
-    return Replacement(
-        files, matched.select([FILE, ROW]), None, _typed(matched, schema, "delete") if feed else None
-    )
+    return Replacement(files, matched.select([FILE, ROW]), None, _typed(matched, schema, "delete") if feed else None)
 
 
 def _typed(found: pa.Table, schema: TableSchema, change_type: str) -> pa.Table:

@@ -278,6 +278,4 @@ def _plain_field(field: pa.Field) -> deltalake.Field:
     except Exception as error:
         # delta-rs raises nothing more specific.
         text = str(error).partition("\n")[0]
-        raise Invalid(
-            f"Delta has no such type. column={field.name} got={field.type} {text}", reason="schema"
-        ) from None
+        raise Invalid(f"Delta has no such type. column={field.name} got={field.type} {text}", reason="schema") from None

@@ -37,9 +37,7 @@ class Shapes:
         # What DuckDB makes of a shape.
         self._types: dict[Shape, dict[str, str]] = {}
 
-    def are_as_stated(
-        self, cursor: "duckdb.DuckDBPyConnection", uris: Sequence[str], fields: Sequence[Field]
-    ) -> bool:
+    def are_as_stated(self, cursor: "duckdb.DuckDBPyConnection", uris: Sequence[str], fields: Sequence[Field]) -> bool:
         """Whether every file has these columns, with these types."""
         with self._lock:
             unknown = [uri for uri in uris if uri not in self._shapes]

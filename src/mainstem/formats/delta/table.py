@@ -398,7 +398,6 @@ class DeltaTable(Queryable):
         extra = rows.select(list(more)).to_pylist()
         return [document | beside for document, beside in zip(found, extra, strict=True)]
 
-
     def _state(self, expected_version: int | None) -> State:
         state = self._log.newest()
         if expected_version is not None and state.version != expected_version:

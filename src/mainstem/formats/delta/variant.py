@@ -190,9 +190,7 @@ def _names(metadata: bytes) -> list[str]:
     width = (metadata[0] >> 6) + 1
     count = int.from_bytes(metadata[1 : 1 + width], "little")
     start = 1 + width * (count + 2)
-    ends = [
-        int.from_bytes(metadata[1 + width * (at + 1) : 1 + width * (at + 2)], "little") for at in range(count + 1)
-    ]
+    ends = [int.from_bytes(metadata[1 + width * (at + 1) : 1 + width * (at + 2)], "little") for at in range(count + 1)]
     return [metadata[start + ends[at] : start + ends[at + 1]].decode() for at in range(count)]
 
 

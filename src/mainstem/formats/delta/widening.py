@@ -28,9 +28,7 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 class StoredFiles:
     """What some files of a table hold, asked of DuckDB."""
 
-    def __init__(
-        self, engine: Engine, table: str, schema: TableSchema, files: Callable[[], Sequence[AddFile]]
-    ) -> None:
+    def __init__(self, engine: Engine, table: str, schema: TableSchema, files: Callable[[], Sequence[AddFile]]) -> None:
         """`files` is called when somebody asks: most writes never do."""
         self._engine = engine
         self._table = table

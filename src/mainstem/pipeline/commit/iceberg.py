@@ -87,9 +87,7 @@ class IcebergCommits:
 
         found = self._threads.map(stage, changes)
         return {
-            change.table.name.logical: error
-            for change, error in zip(changes, found, strict=True)
-            if error is not None
+            change.table.name.logical: error for change, error in zip(changes, found, strict=True) if error is not None
         }
 
     def _commit_those_that_stand(self, changes: Sequence[TableChange]) -> bool:

@@ -185,8 +185,7 @@ class LakeTable:
     def columns_since(self) -> dict[str, LogPosition]:
         """Columns that came later than the table, with the position it covered then: rows up to it lack them."""
         return {
-            name: LogPosition(position)
-            for name, position in json.loads(self.property(SINCE_PROPERTY) or "{}").items()
+            name: LogPosition(position) for name, position in json.loads(self.property(SINCE_PROPERTY) or "{}").items()
         }
 
     def evolve(self, plan: Evolution, covered: LogPosition) -> None:

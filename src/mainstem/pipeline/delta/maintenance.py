@@ -32,9 +32,7 @@ from mainstem.tables.maintenance import FileFacts, Group, MaintenanceSettings, S
 class DeltaMaintenance:
     """Maintains the Delta tables of the pipeline."""
 
-    def __init__(
-        self, lake: DeltaLake, spark: SparkSession, turns: Turns, settings: MaintenanceSettings
-    ) -> None:
+    def __init__(self, lake: DeltaLake, spark: SparkSession, turns: Turns, settings: MaintenanceSettings) -> None:
         self._lake = lake
         self._rewrite = partial(rewrite_files, spark, lake.clock)
         self._turns = turns

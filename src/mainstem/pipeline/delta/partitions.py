@@ -30,9 +30,7 @@ class PartitionColumn:
         return self.name != self.source
 
 
-def partition_columns(
-    transforms: Sequence[Transform], types: Mapping[str, ColumnType]
-) -> tuple[PartitionColumn, ...]:
+def partition_columns(transforms: Sequence[Transform], types: Mapping[str, ColumnType]) -> tuple[PartitionColumn, ...]:
     """The columns that stand for the transforms. `types` are those of the columns that rows have."""
     return tuple(_column(transform, types) for transform in transforms)
 

@@ -53,9 +53,7 @@ class Listing:
         self._entered.add(name)
 
     def _post(self, path: str, body: Mapping[str, object]) -> None:
-        request = urllib.request.Request(
-            f"{self._url}/{path}", msgspec.json.encode(body), self._headers, method="POST"
-        )
+        request = urllib.request.Request(f"{self._url}/{path}", msgspec.json.encode(body), self._headers, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 answer.read()

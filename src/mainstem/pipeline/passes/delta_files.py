@@ -18,9 +18,7 @@ from mainstem.pipeline.passes.transforms import apply_transform, delta_value
 from mainstem.tables.partitions import shown_transforms
 
 
-def write_delta_files(
-    target: DeltaTarget, rows: pa.Table, store: Mapping[str, str], now_ms: int
-) -> list[WrittenFile]:
+def write_delta_files(target: DeltaTarget, rows: pa.Table, store: Mapping[str, str], now_ms: int) -> list[WrittenFile]:
     """Write rows as files of a Delta table, one per partition. Their descriptions are `add` actions."""
     if not rows.num_rows:
         return []

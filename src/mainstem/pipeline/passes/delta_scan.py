@@ -86,9 +86,7 @@ def _work(batches: _Batches) -> Iterator[list[AddFile]]:
             yield _files(text)
 
 
-def _read(
-    scan: DeltaScan, files: Sequence[AddFile], names: Sequence[str], *more: str, where: str = "true"
-) -> pa.Table:
+def _read(scan: DeltaScan, files: Sequence[AddFile], names: Sequence[str], *more: str, where: str = "true") -> pa.Table:
     storage = storage_by_properties(scan.target.url, scan.store)
     schema = schema_of(msgspec.convert(scan.target.metadata, Metadata))
     known = [name for name in names if name not in scan.texts]
@@ -96,9 +94,7 @@ def _read(
     with engine_of(storage).cursor() as cursor, read_errors(storage, scan.target.path, list(files)):
         every = [*dict.fromkeys([*known, *(["_op", HLC] if where != "true" else [])])]
         relation = Source(cursor, storage, scan.target.path, schema, list(files)).relation(every, places=True)
-        rows = cursor.execute(
-            f"SELECT {', '.join(map(quoted, wanted))} FROM {relation} WHERE {where}"
-        ).to_arrow_table()
+        rows = cursor.execute(f"SELECT {', '.join(map(quoted, wanted))} FROM {relation} WHERE {where}").to_arrow_table()
         for name in scan.texts:
             before = schema_of(msgspec.convert({**scan.target.metadata, "schemaString": scan.target.before}, Metadata))
             relation = Source(cursor, storage, scan.target.path, before, list(files)).relation([name])

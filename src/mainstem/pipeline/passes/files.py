@@ -109,10 +109,7 @@ def _write(
         "content": "data",
         "file-path": location,
         "file-format": "parquet",
-        "partition": [
-            partition_json(field.transform, types[field.source], value)
-            for field, value in pairs
-        ],
+        "partition": [partition_json(field.transform, types[field.source], value) for field, value in pairs],
         "file-size-in-bytes": size,
         "record-count": stored.num_rows,
         **_statistics(target, stored),

@@ -287,9 +287,7 @@ def _spread(values: Values, numbers: np.ndarray, count: int) -> Values:
 
 def _history_columns(rows: pa.Table) -> dict[str, Any]:
     times = rows["source_time_ms"]
-    in_range = pc.and_(
-        pc.greater_equal(times, SOURCE_TIME_MS_MIN), pc.less_equal(times, SOURCE_TIME_MS_MAX)
-    )
+    in_range = pc.and_(pc.greater_equal(times, SOURCE_TIME_MS_MIN), pc.less_equal(times, SOURCE_TIME_MS_MAX))
     return {
         POSITION: rows["position"],
         HLC: rows["hlc"],
@@ -315,4 +313,3 @@ def _describe(name: TableName, described: Sequence[_Described]) -> pa.RecordBatc
     own = {"namespace": name.namespace, "table": name.table}
     rows = [{**own, **msgspec.structs.asdict(each), "bytes": each.size} for each in described]
     return pa.RecordBatch.from_pylist(rows, schema=DESCRIPTIONS)
-

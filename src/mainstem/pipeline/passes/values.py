@@ -95,9 +95,7 @@ def _read(
     return Values(arrays, present, errors)
 
 
-def _columns(
-    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...]
-) -> Iterator[list[Any]]:
+def _columns(texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...]) -> Iterator[list[Any]]:
     """The values of each column. No class has fields with quotes in their names: those come from dictionaries."""
     content = b"[" + b",".join(texts) + b"]"
     plain = [number for number, column in enumerate(columns) if not _ODD.search(column.name)]

@@ -134,9 +134,7 @@ class SegmentFolder:
         return _read_footer(f"{self._location}/{name}", self._store, size_bytes, first, last)
 
 
-def _read_footer(
-    location: str, store: Mapping[str, str], size_bytes: int, first: int, last: int
-) -> Segment | None:
+def _read_footer(location: str, store: Mapping[str, str], size_bytes: int, first: int, last: int) -> Segment | None:
     try:
         with open_file(location, store) as file:
             metadata = pq.read_metadata(file)
@@ -171,9 +169,7 @@ def tables_of(segments: Iterable[Segment]) -> dict[TableName, LogPosition]:
     return last
 
 
-def slice_for(
-    table: TableName, segments: Iterable[Segment], covered: LogPosition, rows_max: int
-) -> TableSlice | None:
+def slice_for(table: TableName, segments: Iterable[Segment], covered: LogPosition, rows_max: int) -> TableSlice | None:
     """The next run of segments for a table past its covered position: at least one, at most about `rows_max` rows."""
     taken: list[Segment] = []
     rows = 0

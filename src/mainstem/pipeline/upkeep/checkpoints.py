@@ -172,18 +172,14 @@ def merged(spark: SparkSession, evidence: DataFrame) -> DataFrame:
         " FROM {winners} GROUP BY table, row_id",
         winners=winners,
     )
-    alive = (
-        "filter(written, c -> tombstone IS NULL OR struct(c.hlc AS hlc, c.source AS source) > tombstone) AS cells"
-    )
+    alive = "filter(written, c -> tombstone IS NULL OR struct(c.hlc AS hlc, c.source AS source) > tombstone) AS cells"
     return rows.selectExpr("table", "row_id", "tombstone", alive)
 
 
 class CheckpointLoop:
     """A thread that asks the gateway what it wants and makes it, one at a time, until it is told to stop."""
 
-    def __init__(
-        self, lake: Lake, url: str, token: str | None, begin: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, lake: Lake, url: str, token: str | None, begin: Callable[[], None] = lambda: None) -> None:
         self._lake = lake
         self._url = url
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -143,9 +143,7 @@ def _deletes_of(table: LakeTable, snapshot: Any, places: _Places) -> tuple[list[
                 sequence = int(java.dataSequenceNumber())
                 is_vector = java.contentOffset() is not None
                 index.add(
-                    DeleteFile(
-                        len(found), delete.content, sequence, delete.partition, delete.data_path, is_vector
-                    )
+                    DeleteFile(len(found), delete.content, sequence, delete.partition, delete.data_path, is_vector)
                 )
                 found.append(delete)
         finally:

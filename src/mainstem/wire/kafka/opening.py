@@ -37,9 +37,7 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
-def open_batch(
-    batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX
-) -> tuple[BatchHead, list[Record]]:
+def open_batch(batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX) -> tuple[BatchHead, list[Record]]:
     """The records of a batch, in order. Raises BadBatch, also where they are more bytes than `bytes_max`."""
     head = read_head(batch)
     try:
@@ -52,9 +50,7 @@ def open_batch(
         raise BadBatch(f"records cannot be opened. got={error!r}", reason="invalid") from error
 
 
-def open_dense(
-    batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX
-) -> tuple[BatchHead, list[Record]]:
+def open_dense(batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX) -> tuple[BatchHead, list[Record]]:
     """The same of a batch that a producer made: its records have the offsets that the batch was given, one after the
     other. A record that claims another one would stand in the place of somebody else's. Raises BadBatch."""
     head, records = open_batch(batch, bytes_max)

@@ -85,9 +85,7 @@ def _check_columns(delta: RowDelta) -> None:
 def check_name(name: str, what: str) -> None:
     """Refuse a name that no part of the system could carry. Raises Invalid (`invalid_name`)."""
     if not 1 <= len(name) <= NAME_LENGTH_MAX:
-        raise Invalid(
-            f"{what} has a bad length. expected=1..{NAME_LENGTH_MAX} got={len(name)}", reason="invalid_name"
-        )
+        raise Invalid(f"{what} has a bad length. expected=1..{NAME_LENGTH_MAX} got={len(name)}", reason="invalid_name")
     if _CONTROL(name):
         raise Invalid(f"{what} has a control character. got={name[:64]!r}", reason="invalid_name")
 

@@ -106,9 +106,7 @@ def _decode(decoder: "msgspec.json.Decoder[T]", data: bytes) -> T:
 def _delta_of(delta: _Delta) -> RowDelta:
     op = _OPS.get(delta.op)
     if op is None:
-        raise BadDelta(
-            f"an operation is unknown. got={delta.op[:32]!r}", reason="invalid_op", delta_id=delta.delta_id
-        )
+        raise BadDelta(f"an operation is unknown. got={delta.op[:32]!r}", reason="invalid_op", delta_id=delta.delta_id)
     columns = []
     for each in delta.columns:
         if isinstance(each.value, msgspec.UnsetType):

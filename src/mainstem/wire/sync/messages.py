@@ -179,9 +179,7 @@ def encode_pull(pull: SyncPull) -> bytes:
 
 def encode_response(response: SyncResponse) -> bytes:
     """Write a response."""
-    return join_response(
-        map(encode_delta, response.deltas), response.server_hlc, response.has_more, response.since_hlc
-    )
+    return join_response(map(encode_delta, response.deltas), response.server_hlc, response.has_more, response.since_hlc)
 
 
 def encode_delta(delta: RowDelta) -> bytes:

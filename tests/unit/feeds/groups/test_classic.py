@@ -470,9 +470,7 @@ class Client:
                 members = {each: each.encode() for each in world.group.members}
                 assignments = members if self.member_id == self.leader else {}
                 ticket = world.ticket()
-                world.group.sync(
-                    self.member_id, self.generation, None, list(assignments.items()), ticket, world.now_s
-                )
+                world.group.sync(self.member_id, self.generation, None, list(assignments.items()), ticket, world.now_s)
                 world.drain()
                 self.waiting = ticket
             else:

@@ -52,7 +52,13 @@ class MemoryJournal:
 
 def replay(section: GroupsSection, payload: bytes, now_ms: int) -> None:
     header = BatchHeader(
-        first=LogPosition(1), count=1, hlc_first=Hlc(1), arrival_ms=now_ms, source=SOURCE, sequence=0, fingerprint=0,
+        first=LogPosition(1),
+        count=1,
+        hlc_first=Hlc(1),
+        arrival_ms=now_ms,
+        source=SOURCE,
+        sequence=0,
+        fingerprint=0,
         encoding=Encoding.CHANGES,
     )
     for change in msgspec.msgpack.decode(payload, type=list[Change]):
@@ -86,7 +92,10 @@ class World:
 
     async def join(self) -> tuple[str, int]:
         join = Join(
-            member_id="", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, protocol_type="consumer",
+            member_id="",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
             protocols=(Protocol("range", b"m"),),
         )
         with pytest.raises(Refused) as caught:
@@ -264,7 +273,10 @@ async def test_the_numbers_of_groups_and_offsets_are_bounded() -> None:
     async with running(groups_max=1, offsets_max=2) as world:
         await world.join()
         join = Join(
-            member_id="", session_timeout_ms=10_000, rebalance_timeout_ms=10_000, protocol_type="consumer",
+            member_id="",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
             protocols=(Protocol("range", b"m"),),
         )
         with pytest.raises(Refused) as caught:

@@ -56,7 +56,13 @@ class World:
         if self.journal_fails:
             raise Overloaded("the disk is full", retry_after_s=1)
         header = BatchHeader(
-            first=LogPosition(1), count=1, hlc_first=Hlc(1), arrival_ms=0, source=SOURCE, sequence=0, fingerprint=0,
+            first=LogPosition(1),
+            count=1,
+            hlc_first=Hlc(1),
+            arrival_ms=0,
+            source=SOURCE,
+            sequence=0,
+            fingerprint=0,
             encoding=Encoding.CHANGES,
         )
         for change in msgspec.msgpack.decode(msgspec.msgpack.encode(list(changes)), type=list[Change]):

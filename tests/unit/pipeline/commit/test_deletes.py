@@ -30,9 +30,7 @@ def places(*pairs: tuple[int, int]) -> Places:
 
 def test_nothing_gone_nothing_written(tmp_path: Path) -> None:
     for version in (2, 3):
-        found = write_deletes(
-            index_of(), places(), location=str(tmp_path), version=version, codec="zstd", store={}
-        )
+        found = write_deletes(index_of(), places(), location=str(tmp_path), version=version, codec="zstd", store={})
         assert (found.added, found.replaced, found.paths) == ([], [], [])
     assert list(tmp_path.iterdir()) == []
 
@@ -69,9 +67,7 @@ def test_a_vector_holds_what_was_gone_before_and_replaces_it(tmp_path: Path) -> 
     for number, (vector, _) in first.vectors.items():
         index.files[number].vector = vector
     # As after a restart: the rows of the vector are read from its file.
-    second = write_deletes(
-        index, places((0, 5), (0, 1)), location=str(tmp_path), version=3, codec="zstd", store={}
-    )
+    second = write_deletes(index, places((0, 5), (0, 1)), location=str(tmp_path), version=3, codec="zstd", store={})
     assert second.replaced == [first.vectors[0][0]] and second.paths == ["a"]
     (described,) = map(json.loads, second.added)
     assert (described["record-count"], described["referenced-data-file"]) == (3, "a")
@@ -107,9 +103,7 @@ def test_random_places_over_many_files(tmp_path: Path, version: int) -> None:
     draw = random.Random(version)
     index = index_of(*(DataFile(f"f{number:02d}", 0, json.dumps([number % 3])) for number in range(20)))
     chosen = {(draw.randrange(20), draw.randrange(10**6)) for _ in range(5_000)}
-    found = write_deletes(
-        index, places(*chosen), location=str(tmp_path), version=version, codec="zstd", store={}
-    )
+    found = write_deletes(index, places(*chosen), location=str(tmp_path), version=version, codec="zstd", store={})
     read: set[tuple[str, int]] = set()
     for described in map(json.loads, found.added):
         if version == 3:

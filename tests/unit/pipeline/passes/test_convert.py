@@ -123,9 +123,13 @@ def test_a_decimal_is_itself_or_does_not_fit(value: decimal.Decimal, precision: 
         assert len(str(abs(found)).replace(".", "").lstrip("0")) <= precision
     else:
         with decimal.localcontext(decimal.Context(prec=10_000)):
-            assert abs(value) >= decimal.Decimal(10) ** (precision - scale) or value.scaleb(scale) % 1 != 0 or (
-                # Exponents of more than four digits are no numbers that anybody means.
-                abs(int(value.as_tuple().exponent)) > 9_999 or abs(value.adjusted()) > 9_999
+            assert (
+                abs(value) >= decimal.Decimal(10) ** (precision - scale)
+                or value.scaleb(scale) % 1 != 0
+                or (
+                    # Exponents of more than four digits are no numbers that anybody means.
+                    abs(int(value.as_tuple().exponent)) > 9_999 or abs(value.adjusted()) > 9_999
+                )
             )
 
 

@@ -191,5 +191,3 @@ async def whats_my_uri(call: Call) -> Reply:
 async def atlas_version(call: Call) -> Reply:
     """Not Atlas."""
     raise CommandFailed(59, "no such command: 'atlasVersion'")
-
-

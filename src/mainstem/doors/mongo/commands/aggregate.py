@@ -163,9 +163,7 @@ def _pulled(documents: Iterator[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return list(islice(documents, _PULLED_AT_ONCE))
 
 
-def _pages(
-    first: list[Mapping[str, Any]], rest: Iterator[Mapping[str, Any]]
-) -> Iterator[Mapping[str, Any] | None]:
+def _pages(first: list[Mapping[str, Any]], rest: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any] | None]:
     yield from first
     if len(first) == _PULLED_AT_ONCE:
         for each in rest:
@@ -243,9 +241,7 @@ async def _insert(unit: Unit, database: str, name: str, document: Mapping[str, A
     await unit.attempt(lambda: unit.insert(unit.ensure_collection(database, name), raw, values))
 
 
-async def _merge(
-    call: Call, unit: Unit, sink: Merge, database: str, name: str, document: Mapping[str, Any]
-) -> None:
+async def _merge(call: Call, unit: Unit, sink: Merge, database: str, name: str, document: Mapping[str, Any]) -> None:
     collection = unit.find_collection(database, name)
     filter = {field: {"$eq": document.get(field)} for field in sink.on}
     found: Found | None = None
@@ -361,5 +357,3 @@ def _one_of(asked: Mapping[str, Any], name: str, allowed: tuple[str, ...]) -> st
     if value not in allowed:
         raise CommandFailed(9, f"Enumeration value '{value}' for field '$changeStream.{name}' is not a valid value.")
     return str(value)
-
-

@@ -30,9 +30,7 @@ _FIELDS = (
 )
 
 
-@command(
-    "findAndModify", *_FIELDS, role=Role.WRITER, aliases=("findandmodify",), in_transaction=True, writes=True
-)
+@command("findAndModify", *_FIELDS, role=Role.WRITER, aliases=("findandmodify",), in_transaction=True, writes=True)
 async def find_and_modify(call: Call) -> Reply:
     """Change or delete the first document that matches."""
     name = call.collection()

@@ -175,9 +175,7 @@ def _statement(call: Call, source: Any, fields: frozenset[str]) -> Mapping[str, 
     return statement
 
 
-async def run_update(
-    call: Call, unit: Unit, name: str, statement: Mapping[str, Any], *, multi: bool
-) -> dict[str, Any]:
+async def run_update(call: Call, unit: Unit, name: str, statement: Mapping[str, Any], *, multi: bool) -> dict[str, Any]:
     """One statement of an update."""
     node = parse_filter(statement["q"])
     passes = matcher(node)
@@ -286,5 +284,3 @@ async def delete(call: Call) -> Reply:
 
     results, errors = await run_statements(call, unit, call.documents("deletes"), run)
     return _reply(sum(answer.get("n", 0) for _, answer in results), errors)
-
-
