@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test test-rest test-all chromium test-typescript check proto compat compat-trino compat-flink serve bench soak lock clean
+.PHONY: help setup demo todo test test-rest test-all chromium test-typescript check proto compat compat-trino compat-flink serve bench soak docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,12 +89,13 @@ compat-flink: setup ## Flink on the catalog's tables, on disk and on S3 (fetches
 	@$(PY) -m tests.compat.flink $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
-	@$(VENV)/bin/ruff check src tests benchmarks
-	@$(VENV)/bin/ruff format --check --quiet src tests benchmarks
+	@$(VENV)/bin/ruff check src tests benchmarks docs
+	@$(VENV)/bin/ruff format --check --quiet src tests benchmarks docs
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) $(TS)/vectors/generate.py --check
 	@$(PY) -m mainstem.wire.sync.generate --check
+	@$(PY) docs/packages.py --check
 
 proto: $(STAMP) ## Generate the sync protocol's classes from its schema
 	@$(PY) -m mainstem.wire.sync.generate
@@ -102,6 +103,9 @@ proto: $(STAMP) ## Generate the sync protocol's classes from its schema
 bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm run --silent build; fi
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)
+
+docs: $(STAMP) ## Draw the packages and their imports into docs/ARCHITECTURE.md
+	@$(PY) docs/packages.py
 
 lock: ## Lock the dependencies again, with hashes and without addresses
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 \

@@ -18,8 +18,8 @@ from mainstem.model import LogPosition, NotFound, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake
-from mainstem.query.statement import quote
 from mainstem.runtime.clock import Clock
+from mainstem.sql import duckdb_name, duckdb_text
 from mainstem.tables.layout import CLOCKS, HLC, KEY, STATE_COLUMNS, column_name
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN
 from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX
@@ -51,7 +51,7 @@ class LakeTables:
         """A table's rows, in pages by key."""
         after: str | None = None
         while True:
-            where = "" if after is None else f" WHERE _key > {_literal(after)}"
+            where = "" if after is None else f" WHERE _key > {duckdb_text(after)}"
             sql = f"SELECT * FROM {_quoted(table)}{where} ORDER BY _key LIMIT {_PAGE_ROWS}"
             found: list[dict[str, Any]] = []
             try:
@@ -83,11 +83,7 @@ def _row(row: dict[str, Any]) -> TableRow:
 
 
 def _quoted(name: TableName) -> str:
-    return f"{quote(name.namespace)}.{quote(name.table)}"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.table)}"
 
 
 class Mongo:
