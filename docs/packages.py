@@ -1,7 +1,7 @@
 """Draws the packages of `src/mainstem` and their imports into docs/ARCHITECTURE.md: `make docs`.
 
-`make check` says whether the picture is current. It reads the sources as text and imports none of them. An arrow that follows from two others is left out of the picture;
-the table beneath it has every import.
+`make check` says whether the picture is current. It reads the sources as text and imports none of them. An arrow that
+follows from two others is left out of the picture; the table beneath it has every import.
 """
 
 import ast
