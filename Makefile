@@ -104,8 +104,9 @@ bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm run --silent build; fi
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)
 
-docs: $(STAMP) ## Draw the packages and their imports into docs/ARCHITECTURE.md
+docs: $(STAMP) ## Write the pages that are made from the code: the packages, the configuration
 	@$(PY) docs/packages.py
+	@$(PY) -c "from mainstem.app.reference import to_markdown; print(to_markdown(), end='')" > docs/guides/configuration.md
 
 lock: ## Lock the dependencies again, with hashes and without addresses
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 \

@@ -88,11 +88,15 @@ class TableSettings:
     batch then brings its columns back.
     """
 
+    # Whether there is a table with the current row of each key.
     state: bool = True
+    # Whether there is a table with every change.
     history: bool = True
     # Every change is a row of its own, in the order of the log: no key is looked up, and nothing is replaced.
     append: bool = False
+    # How objects and arrays are kept: json (text), variant or struct.
     nested: Nested = Nested.JSON
+    # iceberg or delta.
     format: Format = Format.ICEBERG
     # Iceberg's.
     format_version: int = 2
@@ -100,7 +104,9 @@ class TableSettings:
     columns: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
     # Of the state. None: as it was given over HTTP, or not at all.
     partition: tuple[Transform, ...] | None = None
+    # Of the history.
     history_partition: tuple[Transform, ...] | None = None
+    # How its files are written, where that differs from [parquet].
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
 
     def __post_init__(self) -> None:
