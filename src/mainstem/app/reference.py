@@ -89,7 +89,7 @@ def _named(path: str, kind: type) -> Section:
     return Section(path, _first("", kind.__doc__), tuple(_keys_of(kind, told)), named=True)
 
 
-def _keys_of(kind: type, told: Mapping[str, str]) -> Iterator[Key]:
+def _keys_of(kind: Any, told: Mapping[str, str]) -> Iterator[Key]:
     if issubclass(kind, msgspec.Struct):
         for field in msgspec.structs.fields(kind):
             default = None if field.default is msgspec.NODEFAULT else _toml(field.default)
