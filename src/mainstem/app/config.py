@@ -80,6 +80,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ui_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
     # Any setting of Spark's, by its own name. They win over ours.
     spark: dict[str, str] = {}
+    # The URL of a Maven repository to fetch Spark's jars from, once. Not set: Maven Central.
+    maven_mirror: str = ""
     # Around the commits to the tables: failures of their store in a row until it is left alone, and for how long.
     breaker_failures: Positive = 5
     # How long a store that failed so often is left alone.
