@@ -15,7 +15,7 @@ from mainstem.log.expand import Rows
 from mainstem.model.position import LogPosition
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN, DocumentBatch, Kind, collection_of
 from mainstem.wire.mongo.frames import decode_document, encode_document
-from mainstem.wire.mongo.ordered import id_of_key, key_bytes
+from mainstem.wire.mongo.keys import id_of_key, key_bytes
 
 # Clocks of single columns, and of the row's last delete or whole write: column -> (clock, source).
 Clocks = dict[str, tuple[int, str]]

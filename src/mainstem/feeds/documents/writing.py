@@ -35,7 +35,8 @@ from mainstem.wire.mongo.batches import (
     table_of,
 )
 from mainstem.wire.mongo.frames import encode_document
-from mainstem.wire.mongo.ordered import key_text, ordered
+from mainstem.wire.mongo.keys import key_text
+from mainstem.wire.mongo.ordered import ordered
 
 # Batches on their way to the log at once. Each lane is a source of its own, with one batch at a time.
 LANES = 64
