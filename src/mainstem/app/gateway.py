@@ -208,6 +208,7 @@ class Gateway:
                 backlog_bytes_max=config.log.buffer_bytes_max,
                 lake=lake,
                 engine=self._queries.engine,
+                dispatcher=self._queries.dispatcher,
                 covered=lambda name: log.lineage.covered(lake.marks(name)),
                 users=Users(config.users),
                 clock=clock,
