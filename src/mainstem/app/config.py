@@ -108,6 +108,14 @@ class MongoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.port >= 0
 
 
+class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows over plain HTTP, and what Debezium Server posts."""
+
+    # Of one request. A row is bounded by `limits.event_bytes_max`, as everywhere.
+    body_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=60 * MIB)] = 32 * MIB
+    rows_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -118,6 +126,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     catalog: CatalogSettings = CatalogSettings()
     query: QueryConfig = QueryConfig()
     kafka: KafkaConfig = KafkaConfig()
+    ingest: IngestConfig = IngestConfig()
     compaction: MaintenanceSettings = MaintenanceSettings()
     # Of every table that does not say otherwise.
     parquet: ParquetSettings = ParquetSettings()
