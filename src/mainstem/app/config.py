@@ -128,6 +128,14 @@ class MongoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.port >= 0
 
 
+class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows over plain HTTP, and what Debezium Server posts."""
+
+    # Of one request. A row is bounded by `limits.event_bytes_max`, as everywhere.
+    body_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=60 * MIB)] = 32 * MIB
+    rows_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
@@ -141,6 +149,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: QueryConfig = QueryConfig()
     # The door for Kafka's clients.
     kafka: KafkaConfig = KafkaConfig()
+    ingest: IngestConfig = IngestConfig()
     # When and how tables are maintained.
     compaction: MaintenanceSettings = MaintenanceSettings()
     # How Parquet files are written, of every table that does not say otherwise. 0 leaves it to Iceberg's defaults.

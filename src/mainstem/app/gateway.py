@@ -22,6 +22,7 @@ from mainstem.app.covering import Covering
 from mainstem.app.folder.home import settle_home
 from mainstem.app.folder.vouching import vouch
 from mainstem.app.following import Following
+from mainstem.app.ingest import make_ingest
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import Refused, render_metrics
@@ -218,6 +219,7 @@ class Gateway:
                     ttl_interval_s=config.mongo.ttl_interval_s,
                 ),
             )
+        self.ingest = make_ingest(config, gate, tap, self.backlog_bytes)
         self.door = CdcDoor(
             intake=Intake(gate, tap),
             persisted=self,
@@ -307,6 +309,7 @@ class Gateway:
                 self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                *self.ingest.routers,
                 console_router(self._clock),
                 compaction_router(self.maintainer),
                 spark_queries_router(self.spark),
@@ -561,7 +564,14 @@ class Gateway:
             by_status=self.http_refused,
             query_processes=self._queries.engine.sandboxes.replaced,
         )
-        return render_metrics(status, self.door.stats, refused, self.catalog.reports.totals(), self._config.limits)
+        return render_metrics(
+            status,
+            self.door.stats,
+            refused,
+            self.catalog.reports.totals(),
+            self._config.limits,
+            self.ingest.taking.stats,
+        )
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()
