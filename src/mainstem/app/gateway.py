@@ -26,6 +26,7 @@ from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import Refused, render_metrics
 from mainstem.app.mongo import Mongo, make_mongo
+from mainstem.app.pages.tables import Tables
 from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.spark.objectstore import delta_tables, engine_settings, segments_url
 from mainstem.app.spark.queries import SparkQueries
@@ -44,6 +45,7 @@ from mainstem.doors.admin import server as http
 from mainstem.doors.admin.config import config_router
 from mainstem.doors.admin.insight import insight_router
 from mainstem.doors.admin.maintenance import compaction_router
+from mainstem.doors.admin.tables import tables_router
 from mainstem.doors.catalog.door import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc.ports import BufferView, CdcSettings
 from mainstem.doors.cdc.ws import CdcDoor, cdc_route
@@ -155,6 +157,7 @@ class Gateway:
         self.restart_pipeline: Callable[[Config], None] = lambda config: None
         self.observer = Observer(self.catalog, log, clock, self.status, lake.delta)
         self.observer.bounds = self._bounds
+        self._tables = Tables(self.catalog, self.observer, self.status, lambda: log.lineage, clock)
         tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)
         gate = self._gate = Gate(dedup, _limits_of(config), self.backlog_bytes, rates=self.rates)
@@ -306,6 +309,7 @@ class Gateway:
                 self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                tables_router(self._tables),
                 console_router(self._clock),
                 compaction_router(self.maintainer),
                 spark_queries_router(self.spark),
