@@ -28,7 +28,6 @@ from mainstem.model import (
     Encoding,
     Hlc,
     Invalid,
-    MainstemError,
     NotFound,
     Operation,
     SourceId,
@@ -54,7 +53,9 @@ COUNT_INTERVAL_S = 5.0
 TABLES_MAX = 1_000
 # What varies from letter to letter stands between quotes.
 _REASON = "regexp_replace(_reason, '''.*''', '''…''')"
-_COLUMNS = "_position, _hlc, _op, _key, _columns, _before, _source, _sequence, _id, _time, _source_time, _metadata, _reason"
+_COLUMNS = (
+    "_position, _hlc, _op, _key, _columns, _before, _source, _sequence, _id, _time, _source_time, _metadata, _reason"
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -231,9 +232,7 @@ class DeadLetters:
         duplicates = sum(ticket.duplicate and not ticket.failed for _, ticket in tickets)
         return door.Replayed(replayed=durable, duplicates=duplicates, failures=failures, remaining=remaining)
 
-    async def _chosen(
-        self, table: TableName, asked: door.Replay
-    ) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
+    async def _chosen(self, table: TableName, asked: door.Replay) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
         """The letters that are meant, whether there are more, and which of them are not there."""
         ways = [bool(asked.letters), asked.reason is not None, asked.all]
         if sum(ways) != 1:
@@ -381,5 +380,3 @@ def _source(table: TableName, row: _Row) -> SourceId:
 
 def _table(name: TableName) -> str:
     return f"{quote(name.namespace)}.{quote(name.dead_letters.table)}"
-
-

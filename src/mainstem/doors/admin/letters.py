@@ -58,19 +58,19 @@ class Mend(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A letter to replay. `columns` are laid over its own, those in `drop` are left out."""
 
     id: LetterId
-    columns: dict[str, Any] = {}
-    drop: list[str] = []
+    columns: dict[str, Any] = msgspec.field(default_factory=dict)
+    drop: list[str] = msgspec.field(default_factory=list)
 
 
 class Replay(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to replay: `letters` by id; or, with none, those of one `reason`, or `all`. With `reason` or `all` the
     `columns` and `drop` here are for each of them."""
 
-    letters: Annotated[list[Mend], msgspec.Meta(max_length=LETTERS_MAX)] = []
+    letters: Annotated[list[Mend], msgspec.Meta(max_length=LETTERS_MAX)] = msgspec.field(default_factory=list)
     reason: str | None = None
     all: bool = False
-    columns: dict[str, Any] = {}
-    drop: list[str] = []
+    columns: dict[str, Any] = msgspec.field(default_factory=dict)
+    drop: list[str] = msgspec.field(default_factory=list)
 
 
 class NotReplayed(Wire, frozen=True, kw_only=True):
@@ -105,7 +105,6 @@ _ERRORS = {
     code: ResponseSpec(data_container=ErrorAnswer, description=text, generate_examples=False)
     for code, text in (
         (400, "The request is wrong"),
-        (404, "The table does not exist"),
         (409, "The table changed meanwhile: ask again"),
         (504, "Reading the letters took too long"),
     )

@@ -130,7 +130,6 @@ _ERRORS = {
     code: ResponseSpec(data_container=ErrorAnswer, description=text, generate_examples=False)
     for code, text in (
         (400, "The request is wrong"),
-        (404, "The table or the snapshot does not exist"),
         (409, "The table changed meanwhile: look again"),
     )
 }
