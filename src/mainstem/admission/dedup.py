@@ -8,6 +8,7 @@ refused or lost is never remembered, and a restart forgets nothing that was ackn
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -49,6 +50,17 @@ class Seen(Enum):
     NEVER = 0
     # Durable; with the same content, as far as that is still known.
     SAME = 1
+
+
+class Heard(NamedTuple):
+    """What an operator sees of a source."""
+
+    lowest: int
+    highest: int
+    persisted: int | None
+    # Batches that are durable and not yet in the tables, as far as they are told apart.
+    waiting: int
+    seen_ms: int
 
 
 class _StoredSource(msgspec.Struct, array_like=True, frozen=True):
@@ -116,6 +128,18 @@ class Dedup:
     def __iter__(self) -> Iterator[str]:
         return iter(self._sources)
 
+    def __reversed__(self) -> Iterator[str]:
+        """From the source that was heard last."""
+        return reversed(self._sources)
+
+    def heard(self, name: str, watermark: LogPosition) -> Heard:
+        """What is known of a source, where the tables cover the log up to `watermark`."""
+        source = SourceId(name)
+        self.settle(source, watermark)
+        known = self._sources[name]
+        persisted = self.persisted(source)
+        return Heard(self.lowest(source), self.highest(source), persisted, len(known.unpersisted.runs), known.seen_ms)
+
     def look(self, source: SourceId, sequence: int, fingerprint: int) -> Seen:
         """Whether this batch is durable already.
 
@@ -149,6 +173,15 @@ class Dedup:
         if remembered != fingerprint:
             raise OutOfSequence(f"the key was used for other changes. source={source}", sequence_next=0)
         return Seen.SAME
+
+    def has(self, source: SourceId, sequence: int) -> bool:
+        """Whether a batch of this sequence is durable, whatever it held."""
+        known = self._sources.get(source)
+        return known is not None and sequence in known.sequences
+
+    def count_of(self, prefix: str) -> int:
+        """How many batches of all sources whose names begin so are durable. Looks at every source."""
+        return sum(source.sequences.count for name, source in self._sources.items() if name.startswith(prefix))
 
     def highest(self, source: SourceId) -> int:
         """The highest durable sequence of a source; 0 where there is none."""

@@ -27,6 +27,9 @@ from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import Refused, render_metrics
 from mainstem.app.mongo import Mongo, make_mongo
+from mainstem.app.pages.activity import Activity
+from mainstem.app.pages.letters import DeadLetters
+from mainstem.app.pages.tables import Tables
 from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.spark.objectstore import delta_tables, engine_settings, segments_url
 from mainstem.app.spark.queries import SparkQueries
@@ -42,9 +45,12 @@ from mainstem.catalog import Committed, Marks, Store
 from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors.admin import server as http
+from mainstem.doors.admin.activity import activity_router
 from mainstem.doors.admin.config import config_router
 from mainstem.doors.admin.insight import insight_router
+from mainstem.doors.admin.letters import letters_router
 from mainstem.doors.admin.maintenance import compaction_router
+from mainstem.doors.admin.tables import tables_router
 from mainstem.doors.catalog.door import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc.ports import BufferView, CdcSettings
 from mainstem.doors.cdc.ws import CdcDoor, cdc_route
@@ -156,6 +162,7 @@ class Gateway:
         self.restart_pipeline: Callable[[Config], None] = lambda config: None
         self.observer = Observer(self.catalog, log, clock, self.status, lake.delta)
         self.observer.bounds = self._bounds
+        self._tables = Tables(self.catalog, self.observer, self.status, lambda: log.lineage, clock)
         tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)
         gate = self._gate = Gate(dedup, _limits_of(config), self.backlog_bytes, rates=self.rates)
@@ -176,6 +183,16 @@ class Gateway:
             lake_schemas=LakeSchemas(self.catalog, config),
             lineage=lambda: log.lineage,
             watermark=lambda: self.watermark,
+        )
+        intake = Intake(gate, tap)
+        kind_of = self._topics.kind_of
+        self.dead_letters = DeadLetters(self.catalog, lake.delta, self._queries.engine, intake, kind_of)
+        self.activity = Activity(
+            dedup,
+            clock,
+            durable=lambda: log.durable,
+            carried=lambda: self.watermark,
+            connections=lambda: (self.door.connection_count, self.sync.door.connection_count),
         )
         self.kafka: Kafka | None = None
         if config.kafka.enabled:
@@ -221,7 +238,7 @@ class Gateway:
             )
         self.ingest = make_ingest(config, gate, tap, self.backlog_bytes)
         self.door = CdcDoor(
-            intake=Intake(gate, tap),
+            intake=intake,
             persisted=self,
             flusher=self,
             status=self,
@@ -310,6 +327,9 @@ class Gateway:
                 config_router(self._tuner),
                 insight_router(self.observer),
                 *self.ingest.routers,
+                tables_router(self._tables),
+                letters_router(self.dead_letters),
+                activity_router(self.activity),
                 console_router(self._clock),
                 compaction_router(self.maintainer),
                 spark_queries_router(self.spark),
@@ -406,6 +426,7 @@ class Gateway:
         """In the thread of the commit: the coverage lives on the loop."""
         self._loop.call_soon_threadsafe(self._on_covered, committed.table, committed.marks, committed.snapshot_id)
         self._loop.call_soon_threadsafe(self.sync.declared.committed, committed.table, committed.snapshot_id)
+        self._loop.call_soon_threadsafe(self.dead_letters.committed, committed.table)
 
     def _on_covered(self, physical: TableName, marks: Marks, snapshot_id: int | None) -> None:
         news = self._covering.committed(physical, marks, snapshot_id)
@@ -552,6 +573,7 @@ class Gateway:
             pipeline=pipeline,
             tables=tables,
             groups={} if self.kafka is None else self.kafka.coordination.lag_by_topic(),
+            dead_letters=self.dead_letters.counts,
             last_error=last_error,
         )
 

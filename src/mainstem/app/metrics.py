@@ -199,3 +199,12 @@ class _Scrape(Collector):
             for topic, count in topics.items():
                 behind.add_metric([group, topic], count)
         yield behind
+        letters = GaugeMetricFamily(
+            "mainstem_dead_letters", "Changes that did not fit their table.", labels=["table", "reason"]
+        )
+        replayed = GaugeMetricFamily("mainstem_dead_letters_replayed", "Of them, sent again since.", labels=["table"])
+        for name, told in self._status.dead_letters.items():
+            replayed.add_metric([name], told.replayed)
+            for reason, count in told.reasons.items():
+                letters.add_metric([name, reason], count)
+        yield from (letters, replayed)

@@ -39,6 +39,7 @@ class _Main(click.RichGroup):
         "analyst": "analyst",
         "backup": "data",
         "catalog": "catalog",
+        "dead-letters": "letters",
         "groups": "kafka",
         "key": "tokens",
         "password": "tokens",
@@ -56,7 +57,7 @@ class _Main(click.RichGroup):
         module = self._MODULES.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(f"mainstem.app.cli.{module}"), cmd_name)
+        command: click.Command = getattr(import_module(f"mainstem.app.cli.{module}"), cmd_name.replace("-", "_"))
         return command
 
 
