@@ -261,6 +261,7 @@ class Gateway:
             seal_bytes=config.log.flush_bytes,
             seal_age_s=config.log.flush_age_s,
             seal_interval_s=config.log.flush_interval_s,
+            kept_bytes_max=config.kafka.kept_bytes_max if config.kafka.enabled else 0,
         )
         topics = TopicsState()
         sections = register_sections(topics)
@@ -403,7 +404,7 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         if self.kafka is not None:
-            await self.kafka.door.close()
+            await self.kafka.close()
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         if self.mongo is not None:

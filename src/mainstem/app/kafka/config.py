@@ -31,6 +31,9 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections_max: Annotated[int, msgspec.Meta(gt=0)] = 10_000
     # Memory for the newest records of all topics.
     tail_bytes_max: Annotated[int, msgspec.Meta(ge=MIB)] = 128 * MIB
+    # Disk for batches as they came, beyond what the log itself needs: what consumers behind the tail are served from
+    # before segments and tables are.
+    kept_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 2048 * MIB
     # The largest request.
     request_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=100 * MIB)] = 64 * MIB
     # A connection that is silent for this long is closed.
