@@ -66,7 +66,7 @@ async def addresses(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[d
 
 async def fill(server: ServerProcess) -> None:
     """The table that most pages ask for something."""
-    rows = [{"id": "o0", "amount": 1.0, "status": "open", "placed": "2026-01-15T10:00:00Z"}]
+    rows = [{"id": "o0", "amount": 1.0, "status": "open"}]
     async with httpx.AsyncClient(timeout=60) as http:
         (await http.post(f"{server.url}/v1/ingest/default/orders?key=id", json=rows)).raise_for_status()
     assert (await server.flush())["complete"]
