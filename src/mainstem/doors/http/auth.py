@@ -26,7 +26,8 @@ from mainstem.runtime.clock import Clock
 from mainstem.wire.sync.frames import BEARER_PREFIX
 
 COOKIE = "mainstem_token"
-# Giving out tokens for secrets is the one thing that can be asked without a token.
+# Without a token a probe is told that the server is up, and tokens are given out for secrets; nothing else.
+HEALTH = "/health"
 _TOKEN_ENDPOINT = "/v1/oauth/tokens"
 
 # Somebody else who knows tokens of its own, for some paths: None where this is not one of them.
@@ -120,7 +121,7 @@ class AuthGate:
         self._origins.check_host(scope, asks_for_tokens=self._authenticator.is_on)
         token = _token(scope)
         if token is None:
-            is_open = self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT
+            is_open = (self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT) or scope["path"] == HEALTH
             if not self._authenticator.is_on:
                 self._origins.check_origin(scope)
                 return ANYONE
