@@ -53,6 +53,8 @@ async def browser_page(url: str, theme: str = "light") -> AsyncIterator[Page]:
 async def keep(page: Page, name: str) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
     path = OUT / f"{name}.png"
+    # The header is above what is shown: it would stand in the middle of the whole page.
+    await page.evaluate("scrollTo(0, 0)")
     await page.screenshot(path=path, full_page=True)
     assert path.stat().st_size > 10_000
 

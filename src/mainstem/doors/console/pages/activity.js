@@ -9,7 +9,7 @@ export function activity({ view, signal, onStatus }) {
   const clients = new List({
     id: "clients", label: "Producers and sync clients", key: (client) => `${client.kind} ${client.name}`, empty: "Nobody has sent anything yet.",
     columns: [
-      { head: "Name", cell: (client) => client.name }, { head: "Kind", cell: (client) => client.kind },
+      { head: "Name", cell: (client) => client.name }, { head: "Kind", phone: false, cell: (client) => client.kind },
       { head: "Sequence", n: true, cell: (client) => number(client.sequence) }, { head: "In the tables", n: true, phone: false, cell: (client) => number(client.persisted) },
       { head: "Waiting", n: true, cell: (client) => number(client.waiting) }, { head: "Last heard", cell: (client) => ago(client.lastHeardMs) },
     ],

@@ -128,7 +128,7 @@ export function passList() {
       { head: "Rows written", n: true, cell: (pass) => number(pass.rowsWritten) },
       { head: "Files", n: true, phone: false, cell: (pass) => number(pass.files) },
       { head: "Spark's job", n: true, cell: (pass) => seconds(pass.jobS) },
-      { head: "Lookup and commit", n: true, cell: (pass) => seconds(pass.commitS) },
+      { head: "Lookup and commit", n: true, phone: false, cell: (pass) => seconds(pass.commitS) },
     ],
   });
   const show = ({ passes = [], totals = {} }) => {

@@ -18,7 +18,7 @@ export function tokens(text) {
 export const wordBefore = (text, at) => text.slice(0, at).match(/[A-Za-z0-9_."]*$/)[0];
 
 // Tables by name, columns of the tables that the text names (or of all), keywords; at most `most`.
-export function completions(word, text, tables, most = 8) {
+export function completions(word, text, tables, most = 6) {
   const wanted = word.replaceAll('"', "").toLowerCase();
   if (!wanted) return [];
   const named = tables.filter((table) => text.toLowerCase().includes(table.table.slice(table.table.lastIndexOf(".") + 1).toLowerCase()));

@@ -124,8 +124,8 @@ function snapshotsCard(page, detail) {
   const list = new List({
     id: "snapshots", label: "Snapshots", key: (each) => each.snapshotId, empty: "No snapshot yet.",
     columns: [
-      { head: "Id", cell: (each) => make("span", {}, each.snapshotId, " ", each.isCurrent ? make("span", { class: "pill good" }, "current") : null) },
-      { head: "When", cell: (each) => ago(each.atMs) },
+      { head: "Id", phone: false, cell: (each) => each.snapshotId },
+      { head: "When", cell: (each) => make("span", {}, ago(each.atMs), " ", each.isCurrent ? make("span", { class: "pill good" }, "current") : null) },
       { head: "Operation", phone: false, cell: (each) => each.operation },
       { head: "Rows", n: true, cell: (each) => number(each.rows) },
       { head: "Change", n: true, cell: (each) => (each.change === null ? "–" : signed(each.change)) },
