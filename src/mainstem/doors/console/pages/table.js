@@ -181,7 +181,7 @@ function rollBack(page, host, item) {
     } catch (error) { host.textContent = error.message; }
   });
   host.hidden = false;
-  host.replaceChildren(make("p", {}, `Put ${page.name} back to snapshot ${item.snapshotId} of ${ago(item.atMs)}, with ${number(item.rows)} rows? Changes that came since stay in the log and in later snapshots, and are not applied again.`), confirm);
+  host.replaceChildren(make("p", {}, `Put ${page.name} back to snapshot ${item.snapshotId} of ${ago(item.atMs)}, with ${number(item.rows)} rows? Later snapshots stay, and can be gone back to. Changes that the log still keeps may come into the table again.`), confirm);
   confirm.focus();
 }
 
