@@ -201,6 +201,7 @@ async def test_a_query_is_written_run_plotted_and_saved(shop: ServerProcess) -> 
         await expect(page.locator(".colours .wrong").first).to_be_visible()
         await expect(page.locator("#result tbody tr")).to_have_count(0)
         await expect(page.locator("#plot-panel")).to_be_hidden()
+        await expect(page.locator("#result-tools")).to_be_hidden()
         await keep(page, "query-wrong-dark")
         # Text stays text, a null is a gap, and nothing is plotted that was not asked for.
         await page.fill(
