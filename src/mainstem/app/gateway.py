@@ -22,6 +22,7 @@ from mainstem.app.covering import Covering
 from mainstem.app.folder.home import settle_home
 from mainstem.app.folder.vouching import vouch
 from mainstem.app.following import Following
+from mainstem.app.ingest import make_ingest
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import Refused, render_metrics
@@ -225,6 +226,7 @@ class Gateway:
                 backlog_bytes_max=config.log.buffer_bytes_max,
                 lake=lake,
                 engine=self._queries.engine,
+                dispatcher=self._queries.dispatcher,
                 covered=lambda name: log.lineage.covered(lake.marks(name)),
                 users=Users(config.users),
                 clock=clock,
@@ -234,6 +236,7 @@ class Gateway:
                     ttl_interval_s=config.mongo.ttl_interval_s,
                 ),
             )
+        self.ingest = make_ingest(config, gate, tap, self.backlog_bytes)
         self.door = CdcDoor(
             intake=intake,
             persisted=self,
@@ -258,6 +261,7 @@ class Gateway:
             seal_bytes=config.log.flush_bytes,
             seal_age_s=config.log.flush_age_s,
             seal_interval_s=config.log.flush_interval_s,
+            kept_bytes_max=config.kafka.kept_bytes_max if config.kafka.enabled else 0,
         )
         topics = TopicsState()
         sections = register_sections(topics)
@@ -323,6 +327,7 @@ class Gateway:
                 self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                *self.ingest.routers,
                 tables_router(self._tables),
                 letters_router(self.dead_letters),
                 activity_router(self.activity),
@@ -399,7 +404,7 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         if self.kafka is not None:
-            await self.kafka.door.close()
+            await self.kafka.close()
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         if self.mongo is not None:
@@ -582,7 +587,14 @@ class Gateway:
             by_status=self.http_refused,
             query_processes=self._queries.engine.sandboxes.replaced,
         )
-        return render_metrics(status, self.door.stats, refused, self.catalog.reports.totals(), self._config.limits)
+        return render_metrics(
+            status,
+            self.door.stats,
+            refused,
+            self.catalog.reports.totals(),
+            self._config.limits,
+            self.ingest.taking.stats,
+        )
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()

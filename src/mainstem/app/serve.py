@@ -217,6 +217,7 @@ def _write_settings(config: Config, data: Path, url: str, lineage: Lineage) -> P
                 "parquet": config.parquet,
                 "tables": config.tables,
                 "logging": config.logging,
+                "maven_mirror": config.pipeline.maven_mirror,
             }
         )
     )

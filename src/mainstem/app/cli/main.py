@@ -156,8 +156,10 @@ def demo(changes: int, keep: Path | None) -> None:
 @main.command()
 @_fails_in_one_line
 def config() -> None:
-    """Print a configuration file with the defaults."""
-    click.echo(msgspec.toml.encode(msgspec.to_builtins(load_config(None))).decode(), nl=False)
+    """Print a configuration file with every key, its default and what it is for."""
+    from mainstem.app.reference import to_toml
+
+    click.echo(to_toml(), nl=False)
 
 
 @main.command()

@@ -35,10 +35,9 @@ from mainstem.model import (
     parse_table_name,
 )
 from mainstem.model.names import DEAD_LETTERS_SUFFIX
-from mainstem.query.analyst import literal
 from mainstem.query.engine import QueryEngine, QueryRequest
 from mainstem.query.ports import LoadedTable
-from mainstem.query.statement import quote
+from mainstem.sql import duckdb_name, duckdb_text
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +181,7 @@ class DeadLetters:
         """Some of a table's letters, the newest first."""
         table = shown_name(name, principal).logical
         wanted = [] if before is None else [f"_position < {before}"]
-        wanted += [] if reason is None else [f"{_REASON} = {literal(reason)}"]
+        wanted += [] if reason is None else [f"{_REASON} = {duckdb_text(reason)}"]
         where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
         sql = f"SELECT {_COLUMNS} FROM {_table(table)}{where} ORDER BY _position DESC"
         try:
@@ -258,7 +257,7 @@ class DeadLetters:
 
     async def _every(self, table: TableName, reason: str | None) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
         """Letters of a reason, or all, that were not replayed yet: the oldest first, as many as one call takes."""
-        wanted = "" if reason is None else f" AND {_REASON} = {literal(reason)}"
+        wanted = "" if reason is None else f" AND {_REASON} = {duckdb_text(reason)}"
         found: list[_Row] = []
         after = -1
         while len(found) <= door.LETTERS_MAX:
@@ -389,4 +388,4 @@ def _source(table: TableName, row: _Row) -> SourceId:
 
 
 def _table(name: TableName) -> str:
-    return f"{quote(name.namespace)}.{quote(name.dead_letters.table)}"
+    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.dead_letters.table)}"
