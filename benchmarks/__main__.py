@@ -17,6 +17,8 @@ from benchmarks import (
     idle,
     ingest,
     kafka,
+    kafka_rows,
+    kafka_scale,
     queries,
     s3,
     start,
@@ -41,6 +43,8 @@ SECTIONS = {
     "idle": idle,
     "sync": sync,
     "kafka": kafka,
+    "kafkascale": kafka_scale,
+    "kafkarows": kafka_rows,
 }
 
 
