@@ -1,15 +1,20 @@
 """The Mongo door, wired: its own limits at the same gate, the store of documents on the log, the tables behind it."""
 
+import datetime as dt
+import decimal
 import ssl
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from bson.decimal128 import Decimal128
 
 from mainstem.admission import Gate, Intake, Limits
 from mainstem.admission.users import Users
 from mainstem.doors.mongo.server import MongoDoor, MongoSettings
+from mainstem.feeds.documents.applying import bson_value
 from mainstem.feeds.documents.service import Documents, TableRow
 from mainstem.feeds.documents.state import State
 from mainstem.feeds.tap import Arrival, Tap
@@ -18,9 +23,11 @@ from mainstem.model import LogPosition, NotFound, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake
-from mainstem.query.statement import quote
+from mainstem.query.statement import WAREHOUSE, quote
+from mainstem.query.tables import column_kinds
 from mainstem.runtime.clock import Clock
 from mainstem.tables.layout import CLOCKS, HLC, KEY, STATE_COLUMNS, column_name
+from mainstem.tables.types import Kind
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN
 from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX
 
@@ -50,6 +57,10 @@ class LakeTables:
     async def rows(self, table: TableName) -> AsyncIterator[list[TableRow]]:
         """A table's rows, in pages by key."""
         after: str | None = None
+        try:
+            kinds = column_kinds((await self._lake.load(table)).metadata)
+        except NotFound:
+            return
         while True:
             where = "" if after is None else f" WHERE _key > {_literal(after)}"
             sql = f"SELECT * FROM {_quoted(table)}{where} ORDER BY _key LIMIT {_PAGE_ROWS}"
@@ -61,15 +72,15 @@ class LakeTables:
                         found += batch.to_pylist()
             except NotFound:
                 return
-            yield [_row(each) for each in found]
+            yield [_row(each, kinds) for each in found]
             if len(found) < _PAGE_ROWS:
                 return
             after = found[-1][KEY]
 
 
-def _row(row: dict[str, Any]) -> TableRow:
+def _row(row: dict[str, Any], kinds: Mapping[str, Kind]) -> TableRow:
     columns = {
-        column_name(name): value
+        (own := column_name(name)): _value(value, kinds.get(own))
         for name, value in row.items()
         if name not in _OWN and name != DOCUMENT_COLUMN and value is not None
     }
@@ -82,8 +93,31 @@ def _row(row: dict[str, Any]) -> TableRow:
     return TableRow(row[KEY], row[HLC], None if document is None else bytes(document), columns, newer)
 
 
+def _value(value: Any, kind: Kind | None) -> Any:  # noqa: PLR0911 - a closed union
+    """A table's value as BSON has it. Objects and arrays are JSON in the table, and themselves in a document."""
+    if kind is Kind.JSON and isinstance(value, str):
+        try:
+            return bson_value(msgspec.json.decode(value))
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    if isinstance(value, decimal.Decimal):
+        try:
+            return Decimal128(value)
+        except decimal.DecimalException:
+            # 38 digits, where BSON has 34.
+            return str(value)
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _value(item, None) for name, item in value.items()}
+    return [_value(item, None) for item in value] if isinstance(value, list) else value
+
+
 def _quoted(name: TableName) -> str:
-    return f"{quote(name.namespace)}.{quote(name.table)}"
+    # In full: DuckDB takes a database of the name `lake`, `system` or `temp` for one of its own.
+    return f"{WAREHOUSE}.{quote(name.namespace)}.{quote(name.table)}"
 
 
 def _literal(text: str) -> str:
