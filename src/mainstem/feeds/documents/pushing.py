@@ -26,6 +26,8 @@ DOCUMENTS_MIN = 20_000
 # Changes that may wait in the log: laying them over the table takes longer than reading the documents, beyond.
 PENDING_MAX = 20_000
 GROUPS_MAX = 100_000
+# What queries call the lake.
+_WAREHOUSE = "lake"
 _KINDS = {"BIGINT": Kind.INTEGER, "DOUBLE": Kind.DOUBLE, "VARCHAR": Kind.STRING, "BOOLEAN": Kind.BOOLEAN}
 
 
@@ -72,7 +74,9 @@ async def plan(  # noqa: PLR0911 - each condition that does not hold returns
     if pushed.group is None:
         return Plan("no $group or $count at the start that columns answer exactly")
     try:
-        text, parameters = pushed.sql(f"{DUCKDB.identifier(table.namespace)}.{DUCKDB.identifier(table.table)}")
+        # In full: DuckDB takes a database of the name `lake`, `system` or `temp` for one of its own.
+        name = ".".join(map(DUCKDB.identifier, (_WAREHOUSE, table.namespace, table.table)))
+        text, parameters = pushed.sql(name)
         return Plan("the columns answer", pushed, duckdb_text(text, parameters), waiting > 0)
     except Refused as error:
         return Plan(str(error))
