@@ -5,11 +5,9 @@ A command with the hint {$natural: 1} is answered from the documents. So one ser
 
 import math
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 from bson.objectid import ObjectId
@@ -91,45 +89,8 @@ def check_all(client: Client, pushed_min: int) -> None:
     assert pushed >= pushed_min, pushed
 
 
-def pushes(client: Client, pipeline: list[dict[str, Any]]) -> str:
-    told = client.large.command(
-        "explain", {"aggregate": "orders", "pipeline": pipeline, "cursor": {}}, verbosity="queryPlanner"
-    )
-    return str(told["pushDown"]["reason"])
-
-
-@pytest.fixture(scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MongoServer]:
-    folder: Path = tmp_path_factory.mktemp("mongo-large")
-    async with MongoServer(folder / "data", pipeline=True) as running:
-        yield running
-
-
-async def test_columns_answer_as_documents_do(server: MongoServer) -> None:
-    chance = random.Random(17)
-    with server.client() as client:
-        orders = client.large.orders
-        orders.insert_many([made(chance, number) for number in range(COUNT)], ordered=False)
-        assert "behind" in pushes(client, GROUPS[0]) or "no table" in pushes(client, GROUPS[0])
-        await server.flush()
-        check_all(client, 20)
-
-        # What is acknowledged is counted, before it is in the table: new, changed and deleted documents.
-        orders.insert_many([made(chance, COUNT + number) for number in range(50)])
-        orders.update_many({"_id": {"$lt": 100}}, {"$set": {"text": "new", "whole": 77}, "$unset": {"sparse": ""}})
-        orders.delete_many({"_id": {"$gte": 100, "$lt": 200}})
-        told = client.large.command("explain", {"aggregate": "orders", "pipeline": GROUPS[0], "cursor": {}})
-        assert told["pushDown"]["laysOverTheLog"]
-        check_all(client, 20)
-        assert client.large.command("count", "orders", query={"whole": 77})["n"] == 100
-
-        # The first value of another type, and no column of that field is taken for its documents any more.
-        orders.insert_one({"_id": COUNT + 1_000, "whole": 2.5, "text": ObjectId()})
-        check_all(client, 5)
-        assert answers(client, [{"$match": {"whole": 2.5}}, {"$count": "n"}]) == [{"n": 1}]
-
-
-async def test_finds_without_an_index(server: MongoServer) -> None:
+def check_finds(client: Client) -> None:
+    """Finds that no index serves, both ways."""
     filters: list[dict[str, Any]] = [
         {"long": 1 << 53},
         {"a?b'c\"d": "'", "flag": True, "sparse": 2},
@@ -137,10 +98,48 @@ async def test_finds_without_an_index(server: MongoServer) -> None:
         {"mixed": 1, "flag": True},
         {"text": "a\x00b", "sparse": 1},
     ]
-    with server.client() as client:
-        orders = client.large.orders
-        for filter in filters:
-            for sort in ({}, {"long": -1, "_id": 1}):
-                expected = list(orders.find(filter, sort=sort or None, hint={"$natural": 1}))
-                assert list(orders.find(filter, sort=sort or None)) == expected
-                assert expected
+    orders = client.large.orders
+    for filter in filters:
+        for sort in ({}, {"long": -1, "_id": 1}):
+            expected = list(orders.find(filter, sort=sort or None, hint={"$natural": 1}))
+            assert [each["_id"] for each in orders.find(filter, sort=sort or None)] == [
+                each["_id"] for each in expected
+            ]
+            assert expected
+
+
+def pushes(client: Client, pipeline: list[dict[str, Any]]) -> str:
+    told = client.large.command(
+        "explain", {"aggregate": "orders", "pipeline": pipeline, "cursor": {}}, verbosity="queryPlanner"
+    )
+    return str(told["pushDown"]["reason"])
+
+
+async def test_columns_answer_as_documents_do(tmp_path: Path) -> None:
+    chance = random.Random(17)
+    async with MongoServer(tmp_path / "data", pipeline=True) as server:
+        with server.client() as client:
+            await _answered_both_ways(server, client, chance)
+
+
+async def _answered_both_ways(server: MongoServer, client: Client, chance: random.Random) -> None:
+    orders = client.large.orders
+    orders.insert_many([made(chance, number) for number in range(COUNT)], ordered=False)
+    assert "behind" in pushes(client, GROUPS[0]) or "no table" in pushes(client, GROUPS[0])
+    await server.flush()
+    check_all(client, 20)
+
+    # What is acknowledged is counted, before it is in the table: new, changed and deleted documents.
+    orders.insert_many([made(chance, COUNT + number) for number in range(50)])
+    orders.update_many({"_id": {"$lt": 100}}, {"$set": {"text": "new", "whole": 77}, "$unset": {"sparse": ""}})
+    orders.delete_many({"_id": {"$gte": 100, "$lt": 200}})
+    told = client.large.command("explain", {"aggregate": "orders", "pipeline": GROUPS[0], "cursor": {}})
+    assert told["pushDown"]["laysOverTheLog"]
+    check_all(client, 20)
+    assert client.large.command("count", "orders", query={"whole": 77})["n"] == 100
+    check_finds(client)
+
+    # The first value of another type, and no column of that field is taken for its documents any more.
+    orders.insert_one({"_id": COUNT + 1_000, "whole": 2.5, "text": ObjectId()})
+    check_all(client, 5)
+    assert answers(client, [{"$match": {"whole": 2.5}}, {"$count": "n"}]) == [{"n": 1}]

@@ -3,13 +3,13 @@
 import heapq
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from mainstem.model.errors import Overloaded
-from mainstem.wire.mongo.frames import decode_document
+from mainstem.wire.mongo.frames import decode_document, encode_document
 
 # What one sort may have on disk.
 SPILL_BYTES_MAX = 16 * 1024 * 1024 * 1024
@@ -44,6 +44,10 @@ class Runs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files."""
         for file in self._files:
             file.close()
 
@@ -67,6 +71,26 @@ class Runs:
         if not self._files:
             return iter(last)
         return heapq.merge(*map(_read, self._files), last, key=self._key_of)
+
+
+class SpilledDocuments:
+    """Runs of a pipeline's `$sort`."""
+
+    def __init__(self, folder: Path, key_of: Callable[[Mapping[str, Any]], Any]) -> None:
+        self._runs = Runs(folder, lambda found: key_of(found.decoded()))
+
+    def add(self, run: Iterable[Mapping[str, Any]]) -> None:
+        """Write one run."""
+        self._runs.add(Found(b"", encode_document(each), None) for each in run)
+
+    def merged(self, last: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """All runs in order, the last of which is in memory."""
+        inside = [Found(b"", b"", dict(each)) for each in last]
+        return (each.decoded() for each in self._runs.merged(inside))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._runs.close()
 
 
 def _read(file: IO[bytes]) -> Iterator[Found]:

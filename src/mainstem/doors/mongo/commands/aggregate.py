@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 from mainstem.admission import Role
 from mainstem.documents import compile_pipeline, matcher, parse_filter
 from mainstem.documents.aggregation import Namespace, Pipeline, Run
+from mainstem.documents.aggregation.running import Spill
 from mainstem.documents.aggregation.sinks import Merge, Out
 from mainstem.documents.ast import EVERYTHING
 from mainstem.documents.update import apply_update
@@ -32,7 +33,7 @@ from mainstem.doors.mongo.server import hlc_of
 from mainstem.feeds.documents.checks import encode_checked, with_id
 from mainstem.feeds.documents.pushing import ANSWER_S_MAX, Answer, answer, plan
 from mainstem.feeds.documents.reading import View
-from mainstem.feeds.documents.spilling import Found
+from mainstem.feeds.documents.spilling import Found, SpilledDocuments
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.streams import ChangeStream, Place, StreamOptions, first_kept, parse_token
 from mainstem.feeds.documents.writing import Change, Unit
@@ -148,12 +149,12 @@ async def _run(
     answered = await _answered(call, pipeline, collection)
     if call.transaction is not None or (size <= INLINE_DOCUMENTS_MAX and not pipeline.reads):
         view = view_of(call)
-        run = Run(scope, _Sources(view, call.database, known))
+        run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
         return _ticking(pipeline.run(_input(view, collection, pipeline), run)), lambda: None
     # Large: in a thread, on a snapshot of its own, so that others are answered meanwhile.
     db = documents.state.snapshot()
     view = View(documents.state, db)
-    run = Run(scope, _Sources(view, call.database, known))
+    run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
     if answered is None:
         results = pipeline.run(_input(view, collection, pipeline), run)
     else:
@@ -161,6 +162,12 @@ async def _run(
         results = rest.run(answered.documents, run)
     first = await asyncio.to_thread(_pulled, results)
     return _pages(first, results), db.close
+
+
+def _spill(call: Call) -> Spill | None:
+    """Where a sort puts what is too much for memory, unless the client forbids it."""
+    folder = call.door.documents.state.folder
+    return (lambda key_of: SpilledDocuments(folder, key_of)) if call.flag("allowDiskUse", True) else None
 
 
 async def _answered(call: Call, pipeline: Pipeline, collection: Collection | None) -> Answer | None:
