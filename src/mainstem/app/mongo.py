@@ -17,8 +17,9 @@ from mainstem.admission import Gate, Intake, Limits
 from mainstem.admission.users import Users
 from mainstem.doors.mongo.server import MongoDoor, MongoSettings
 from mainstem.feeds.documents.applying import bson_value
-from mainstem.feeds.documents.service import Documents, TableRow
+from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
+from mainstem.feeds.documents.tables import TableRow
 from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
 from mainstem.model import Conflict, Denied, LogPosition, NotFound, Overloaded, TableName

@@ -12,21 +12,30 @@ from bson.timestamp import Timestamp
 from mainstem.admission import Role
 from mainstem.documents import compile_pipeline, matcher, parse_filter
 from mainstem.documents.aggregation import Namespace, Pipeline, Run
+from mainstem.documents.aggregation.running import Spill
 from mainstem.documents.aggregation.sinks import Merge, Out
 from mainstem.documents.ast import EVERYTHING
 from mainstem.documents.update import apply_update
 from mainstem.documents.values import date_of_ms
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.collections import empty
-from mainstem.doors.mongo.commands.reads import change_reply, check_collation, collection_of, first_batch, view_of
+from mainstem.doors.mongo.commands.reads import (
+    change_reply,
+    check_collation,
+    collection_of,
+    count_all,
+    first_batch,
+    view_of,
+)
 from mainstem.doors.mongo.cursors import fitting
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.doors.mongo.server import hlc_of
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
-from mainstem.feeds.documents.pushing import Answer, answer, plan
-from mainstem.feeds.documents.reading import Found, View
+from mainstem.feeds.documents.pushing import ANSWER_S_MAX, Answer, answer, plan
+from mainstem.feeds.documents.reading import View
 from mainstem.feeds.documents.service import Documents
+from mainstem.feeds.documents.spilling import Found, SpilledDocuments
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.streams import ChangeStream, Place, StreamOptions, kept_since, parse_token
 from mainstem.feeds.documents.writing import Change, Unit
@@ -37,8 +46,6 @@ from mainstem.wire.mongo.ordered import ordered
 # Collections up to this size are read on the loop: a thread and a snapshot cost more than that.
 INLINE_DOCUMENTS_MAX = 1_000
 _PULLED_AT_ONCE = 1_000
-# How long a table may take to answer for a collection.
-PUSHED_S_MAX = 60.0
 _FIELDS = ("pipeline", "cursor", "explain", "allowDiskUse", "bypassDocumentValidation", "collation", "hint", "let")
 
 
@@ -138,18 +145,18 @@ async def _run(
     if pipeline.source is not None:
         given = _stated(call, pipeline.source, collection, name)
         return pipeline.run(given, Run(scope)), lambda: None
-    if counted := _counted(call, pipeline, collection):
+    if counted := await _counted(call, pipeline, collection):
         return iter([counted]), lambda: None
     size = 0 if collection is None or not collection.number else documents.state.last_place(collection)
     answered = await _answered(call, pipeline, collection)
     if call.transaction is not None or (size <= INLINE_DOCUMENTS_MAX and not pipeline.reads):
         view = view_of(call)
-        run = Run(scope, _Sources(view, call.database, known))
+        run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
         return _ticking(pipeline.run(_input(call, view, collection, pipeline), run)), lambda: None
     # Large: in a thread, on a snapshot of its own, so that others are answered meanwhile.
     db = documents.state.snapshot()
     view = View(documents.state, db)
-    run = Run(scope, _Sources(view, call.database, known))
+    run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
     if answered is None:
         results = pipeline.run(_input(call, view, collection, pipeline), run)
     else:
@@ -157,6 +164,12 @@ async def _run(
         results = rest.run(answered.documents, run)
     first = await asyncio.to_thread(_pulled, results)
     return _pages(first, results), db.close
+
+
+def _spill(call: Call) -> Spill | None:
+    """Where a sort puts what is too much for memory, unless the client forbids it."""
+    folder = call.door.documents.state.folder
+    return (lambda key_of: SpilledDocuments(folder, key_of)) if call.flag("allowDiskUse", True) else None
 
 
 async def _answered(call: Call, pipeline: Pipeline, collection: Collection | None) -> Answer | None:
@@ -167,8 +180,8 @@ async def _answered(call: Call, pipeline: Pipeline, collection: Collection | Non
     chosen = await plan(documents, collection, pipeline.stages)
     if chosen.pushed is None:
         return None
-    left_s = PUSHED_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
-    return await answer(documents, collection, chosen, min(left_s, PUSHED_S_MAX))
+    left_s = ANSWER_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
+    return await answer(documents, collection, chosen, min(left_s, ANSWER_S_MAX))
 
 
 def _input(call: Call, view: View, collection: Collection | None, pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
@@ -195,7 +208,7 @@ def _pages(first: list[Mapping[str, Any]], rest: Iterator[Mapping[str, Any]]) ->
             yield None
 
 
-def _counted(call: Call, pipeline: Pipeline, collection: Collection | None) -> dict[str, Any] | None:
+async def _counted(call: Call, pipeline: Pipeline, collection: Collection | None) -> dict[str, Any] | None:
     """What `count_documents` of drivers asks for, of a whole collection."""
     stages = list(pipeline.stages)
     if call.transaction is not None or collection is None or not stages or len(stages) > 2 or call.body.get("hint"):
@@ -207,7 +220,7 @@ def _counted(call: Call, pipeline: Pipeline, collection: Collection | None) -> d
     group = stages[0].get("$group") if len(stages) == 1 else None
     if group not in ({"_id": 1, "n": {"$sum": 1}}, {"_id": None, "n": {"$sum": 1}}):
         return None
-    count = call.door.documents.state.count(collection)
+    count = await count_all(call, collection)
     return {"_id": group["_id"], "n": count} if count else None
 
 

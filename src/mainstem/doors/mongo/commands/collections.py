@@ -14,7 +14,7 @@ from mainstem.doors.mongo.commands.reads import check_collation, first_batch
 from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.feeds.documents.checks import check_name
-from mainstem.feeds.documents.reading import Found
+from mainstem.feeds.documents.spilling import Found
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.writing import Unit
 from mainstem.wire.mongo.batches import table_of

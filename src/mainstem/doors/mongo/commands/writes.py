@@ -20,7 +20,7 @@ from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed, failure, unknown_field, wrong_type
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
-from mainstem.feeds.documents.reading import Found
+from mainstem.feeds.documents.spilling import Found
 from mainstem.feeds.documents.writing import Change, Retry, Unit
 from mainstem.model.errors import Invalid, MainstemError
 from mainstem.wire.mongo.batches import Kind
