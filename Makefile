@@ -35,7 +35,7 @@ $(JARS): $(STAMP) src/mainstem/app/spark/jars.py src/mainstem/app/spark/classes.
 	@$(PY) -m mainstem.app.spark.classes
 	@touch $@
 
-demo: setup ## Stream a sample through the real server and read it back with DuckDB
+demo: setup ## Send changes through every door of a real server, and read them back with DuckDB and Spark
 	@$(VENV)/bin/mainstem demo
 
 serve: setup ## Start the server and keep it up (DATA=data HOST=127.0.0.1 PORT=8181)

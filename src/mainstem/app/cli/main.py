@@ -145,12 +145,13 @@ def serve(
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Keep the data in this folder instead of a temporary one."
 )
+@click.option("--stay", is_flag=True, help="Keep the server up until Ctrl-C, to look around.")
 @_fails_in_one_line
-def demo(changes: int, keep: Path | None) -> None:
-    """Stream a sample through a real server, and read the tables back with DuckDB."""
+def demo(changes: int, keep: Path | None, stay: bool) -> None:
+    """Send changes through every door of a real server, and read the tables back with DuckDB and Spark."""
     from mainstem.app.demo.demo import run_demo
 
-    sys.exit(asyncio.run(run_demo(changes, keep)))
+    sys.exit(asyncio.run(run_demo(changes, keep, stay=stay)))
 
 
 @main.command()

@@ -1,9 +1,13 @@
-"""The demo: a real server, a realistic sample, a reconnect and duplicates on the way, judged row by row by DuckDB."""
+"""The demo: a real server, a realistic sample, a reconnect and duplicates on the way, judged row by row by DuckDB.
 
+Then one table is written through every door and seen by all of them (`doors`).
+"""
+
+import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +15,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mainstem.app.config import Config, ServerConfig
+from mainstem.app.config import Config, MongoConfig, ServerConfig
+from mainstem.app.demo.doors import NAMESPACE, NOTES, Ports, check_clients, through_every_door
 from mainstem.app.demo.sample import Shop
-from mainstem.app.process import ServerProcess
+from mainstem.app.kafka.config import KafkaConfig
+from mainstem.app.process import ServerProcess, reserve_port
 from mainstem.app.spark.jars import ensure_jars
 from mainstem.app.spark.java import check_java
 from mainstem.client import CdcClient, connect_duckdb
 from mainstem.runtime.clock import SystemClock
 
+HOST = "127.0.0.1"
 SOURCE = "demo-shop"
 BATCH = 500
 # Every so many batches one is sent a second time, as a producer does whose ack was lost.
@@ -41,37 +48,68 @@ class Stopwatch:
         self._began_s = now_s
 
 
-async def run_demo(changes: int, keep: Path | None) -> int:
-    """0 if every row of every table is as it was sent."""
+async def run_demo(changes: int, keep: Path | None, *, stay: bool = False) -> int:
+    """0 if every row of every table is as it was sent. `stay` keeps the server up until Ctrl-C."""
     console = Console()
     check_java()
+    check_clients()
     ensure_jars()
-    async with _folder(keep) as data:
-        console.print(f"server in [bold]{data}[/], with its defaults")
-        watch = Stopwatch()
-        async with ServerProcess(data, Config(server=ServerConfig(port=0))) as server:
-            watch.lap("start to first answer")
-            shop = Shop()
-            duplicates = await _stream(server.ws_url, shop, changes, console)
-            watch.lap(f"{changes:,} changes sent and durable")
-            console.print("flushing: Spark carries the log into the tables")
-            flushed = await server.flush(timeout_s=300)
-            watch.lap("until committed in the tables (Spark's start included)")
-            if not flushed["complete"]:
-                console.print(f"[bold red]the flush did not complete: {json.dumps(flushed)}")
-                return 1
-            found = _read(server.url, shop)
-            watch.lap("read back by DuckDB")
-            differences = _differences(shop, found)
-            _show(console, server.url, shop, duplicates, watch)
-    if differences:
-        console.print(f"[bold red]{len(differences)} rows differ from what was sent, the first ones:")
-        for difference in differences[:SHOWN]:
-            console.print(f"[red]  {difference}")
-        return 1
-    rows = sum(len(rows) for rows in shop.tables.values())
-    console.print(f"[bold green]all {rows:,} rows are as they were sent; {shop.events:,} changes in the history")
+    with reserve_port(HOST) as kafka, reserve_port(HOST) as mongo:
+        ports = Ports(kafka.getsockname()[1], mongo.getsockname()[1])
+        config = Config(
+            server=ServerConfig(port=0),
+            kafka=KafkaConfig(enabled=True, port=ports.kafka),
+            mongo=MongoConfig(port=ports.mongo),
+            tables={f"{NAMESPACE}.{NOTES}": {"format": "delta"}},
+        )
+        async with _folder(keep) as data:
+            console.print(f"server in [bold]{data}[/], with every door open")
+            async with ServerProcess(data, config) as server:
+                differences = await _judged(server, ports, changes, console)
+                if differences:
+                    console.print(f"[bold red]{len(differences)} differences from what was sent, the first ones:")
+                    for difference in differences[:SHOWN]:
+                        console.print(f"[red]  {difference}")
+                    return 1
+                await _say_where(console, server, ports, stay=stay)
     return 0
+
+
+async def _judged(server: ServerProcess, ports: Ports, changes: int, console: Console) -> list[str]:
+    """Send the sample and the changes of the doors; what differs from what was sent."""
+    watch = Stopwatch()
+    shop = Shop()
+    duplicates = await _stream(server.ws_url, shop, changes, console)
+    watch.lap(f"{changes:,} changes sent and durable")
+    console.print("flushing: Spark carries the log into the tables")
+    flushed = await server.flush(timeout_s=300)
+    watch.lap("until committed in the tables (Spark's start included)")
+    if not flushed["complete"]:
+        return [f"the flush did not complete: {json.dumps(flushed)}"]
+    found = _read(server.url, shop)
+    watch.lap("read back by DuckDB")
+    differences = _differences(shop, found)
+    _show(console, server.url, shop, duplicates, watch)
+    if not differences:
+        rows = sum(len(rows) for rows in shop.tables.values())
+        console.print(f"[bold green]all {rows:,} rows are as they were sent; {shop.events:,} changes in the history")
+        differences = await through_every_door(server, ports, console)
+    if not differences:
+        console.print("[bold green]every door, DuckDB and Spark see the same rows")
+    return differences
+
+
+async def _say_where(console: Console, server: ServerProcess, ports: Ports, *, stay: bool) -> None:
+    console.print(
+        f"\nconsole  {server.url}/console\ncatalog  {server.url}  (Iceberg REST)\n"
+        f"kafka    {HOST}:{ports.kafka}\nmongo    mongodb://{HOST}:{ports.mongo}"
+    )
+    if stay:
+        console.print("the server stays up until Ctrl-C")
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+    else:
+        console.print("`mainstem demo --stay` keeps these open; `mainstem serve` starts a server of your own")
 
 
 @asynccontextmanager
