@@ -181,8 +181,10 @@ async def kill_cursors(call: Call) -> Reply:
     """End cursors."""
     killed: list[Int64] = []
     missing: list[Int64] = []
+    cursors = call.door.cursors
     for each in call.documents("cursors"):
-        (killed if call.door.cursors.kill(int(each)) else missing).append(Int64(each))
+        is_own = cursors.owner(int(each)) == call.principal.sub
+        (killed if is_own and cursors.kill(int(each)) else missing).append(Int64(each))
     return {"cursorsKilled": killed, "cursorsNotFound": missing, "cursorsAlive": [], "cursorsUnknown": []}
 
 
