@@ -172,7 +172,9 @@ def rules() -> list[Rule]:
     found = []
     for table, of_a_namespace in ((ROUTES, False), (IN_A_NAMESPACE, True)):
         for asks_for, lines in table.items():
-            found += [Rule(*line.split(), asks_for, of_a_namespace) for line in lines.strip().splitlines()]
+            for line in lines.strip().splitlines():
+                method, path = line.split()
+                found.append(Rule(method, path, asks_for, of_a_namespace))
     return found
 
 
