@@ -97,6 +97,45 @@ def test_a_data_folder_that_cannot_be_used_gets_a_sentence(tmp_path: Path) -> No
     assert "the data folder cannot be used: Not a directory" in " ".join(told.stderr.replace("│", " ").split())
 
 
+@pytest.mark.parametrize("phase", ["the JVM starts", "warming", "a query runs and a client does not let go"])
+async def test_a_stop_takes_less_than_eight_seconds_at_any_time(tmp_path: Path, phase: str) -> None:
+    """Whatever the pipeline is doing: Spark's start and its warm-up take half a minute on a small machine."""
+    server = ServerProcess(tmp_path, WHOLE if phase != "a query runs and a client does not let go" else ALONE)
+    await server.start()
+    asked: asyncio.Task[object] | None = None
+    if phase == "the JVM starts":
+        await until(lambda: has_java(family(server.pid)))
+    elif phase == "warming":
+        async with asyncio.timeout(200):
+            while (await server.status())["pipeline"]["state"] not in ("warming", "running"):
+                await asyncio.sleep(0.05)
+    else:
+        # Its time-out is half a minute, and it needs longer.
+        endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 7 = 3"
+        asked = asyncio.create_task(_asked(server.url, endless))
+        await until(lambda: any(cpu_s(each) > 1 for each in family(server.pid)[1:]))
+    began_s = asyncio.get_running_loop().time()
+    assert await server.stop() == 0
+    assert asyncio.get_running_loop().time() - began_s < 8
+    if asked is not None:
+        await asyncio.wait([asked])
+
+
+def cpu_s(process: psutil.Process) -> float:
+    try:
+        return float(process.cpu_times().user)
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+async def _asked(url: str, sql: str) -> int:
+    try:
+        async with httpx.AsyncClient(timeout=120) as http:
+            return (await http.post(f"{url}/v1/query", json={"sql": sql, "timeoutMs": 30_000})).status_code
+    except httpx.HTTPError:
+        return 0
+
+
 async def test_everything_acknowledged_before_a_stop_is_there_after_it(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, ALONE)
     async with server:

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S_MAX = 10.0
+DRAIN_S_MAX = 1.0
 RETENTION_INTERVAL_S = 10.0
 _NO_CHILD = ChildStatus(running=False, pid=None, restarts=0, last_exit=None, last_exit_ms=None, last_lines=[])
 

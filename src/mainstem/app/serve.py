@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,12 @@ from mainstem.runtime.logs import RecentErrors, set_up_logging
 logger = logging.getLogger(__name__)
 
 LISTEN_BACKLOG = 2048
+# A server that was told to stop is gone after this long, whatever hangs: a disk, a store, a client that stays.
+# Whatever was acknowledged is durable by then, so nothing is lost by going. Less than the ten seconds after which
+# service managers kill.
+STOP_S_MAX = 7.5
+# What requests that are under way have to end in, of that.
+REQUESTS_S_MAX = 1
 
 
 def serve(config: Config, data: Path) -> int:
@@ -66,7 +73,7 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, _stop, stop)
     listener = _listen(config.server.host, config.server.port)
     kafka_listener = _listen(config.server.host, config.kafka.port, "--kafka-port") if config.kafka.enabled else None
     gateway = await Gateway.open(config, data)
@@ -120,6 +127,21 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
         if inner_server is not None:
             inner_server.should_exit = True
     (data / ADDRESS_FILE).unlink(missing_ok=True)
+
+
+def _stop(stop: asyncio.Event) -> None:
+    """Begin to stop, and be gone in time even where that hangs."""
+    if stop.is_set():
+        return
+    stop.set()
+    watchdog = threading.Timer(STOP_S_MAX, _go)
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _go() -> None:
+    logger.warning("the server did not end in %.1f s and goes as it is; what was acknowledged is durable", STOP_S_MAX)
+    os._exit(1)
 
 
 async def _open_doors(gateway: Gateway, config: Config, kafka_listener: socket.socket | None) -> None:
@@ -263,7 +285,7 @@ class _Server(uvicorn.Server):
                 ws_per_message_deflate=True,
                 log_config=None,
                 access_log=False,
-                timeout_graceful_shutdown=5,
+                timeout_graceful_shutdown=REQUESTS_S_MAX,
             )
         )
         self._data = data

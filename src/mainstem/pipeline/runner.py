@@ -1,8 +1,9 @@
 """The pipeline's process: starts Spark, keeps the stream up, says how it is, and leaves cleanly.
 
 It holds no state of its own: Spark's checkpoint and the tables' snapshots are all there is, so it may be killed at any
-line. It goes when it is told to (SIGTERM: the passes in hand are finished), when its standard input ends, or when the
-process that started it dies.
+line. It goes when it is told to (SIGTERM), when its standard input ends, or when the process that started it dies.
+While Spark starts and warms up it goes at once; later the pass in hand has a few seconds to end, and is repeated if it
+does not.
 """
 
 import fcntl
@@ -51,19 +52,20 @@ from mainstem.tables.settings import Format
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.1
-# After this long without an end of the work in hand, the process goes anyway: a pass may be repeated.
-STOP_S_MAX = 25.0
+# After this long without an end of the work in hand, the process goes anyway: a pass may be repeated. Whoever stops the
+# server waits for it, and service managers wait for ten seconds.
+STOP_S_MAX = 3.5
 
 
 def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
     """Carry segments into tables until told to stop. Raises what ended it otherwise."""
     clock = clock or SystemClock()
-    stop = threading.Event()
+    stop = _Stop()
     die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, stop.told)
     if settings.tied_to_stdin:
-        threading.Thread(target=_watch_stdin, args=(stop,), name="stdin", daemon=True).start()
+        threading.Thread(target=_watch_stdin, name="stdin", daemon=True).start()
     breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
     progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
@@ -89,7 +91,7 @@ def _run(
     progress: Progress,
     breaker: Breaker,
     clock: Clock,
-    stop: threading.Event,
+    stop: "_Stop",
 ) -> None:
     lake = Lake(spark)
     turns = Turns()
@@ -133,19 +135,17 @@ def _run(
     helpers += _start_jobs(settings, lake, delta, turns, clock)
     helpers += _start_queries(settings, lake)
     helpers += _start_checkpoints(settings, lake)
+    stop.finish_first()
     try:
         while not stop.wait(WATCH_INTERVAL_S):
             stream.watch()
             _catch_up(carrier, "catch-up")
     finally:
         progress.enter("stopping")
-        watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
-        watchdog.daemon = True
-        watchdog.start()
+        stop.go_at_last()
         for helper in helpers:
             helper.stop()
         stream.stop(before=carrier.stop)
-        watchdog.cancel()
 
 
 def found_format(name: TableName, lake: Lake, delta: DeltaLake | None) -> Format | None:
@@ -262,10 +262,44 @@ class _only_one:  # noqa: N801 — read as a statement
         self._file.close()
 
 
-def _watch_stdin(stop: threading.Event) -> None:
+class _Stop(threading.Event):
+    """Set by a signal. Until the stream runs there is no work in hand to finish: the signal ends the process at once.
+
+    Starting Spark and warming it up take up to half a minute, and the main thread looks at no event meanwhile.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._finishes_first = False
+        self._is_leaving = False
+        self._watchdog: threading.Timer | None = None
+
+    def told(self, *_: object) -> None:
+        """The signal's handler, in the main thread."""
+        self.set()
+        self.go_at_last()
+        if not self._finishes_first and not self._is_leaving:
+            # Once: what is cleaned up on the way out is not to be cut short.
+            self._is_leaving = True
+            raise SystemExit(0)
+
+    def finish_first(self) -> None:
+        """From now on the work in hand is finished before the process goes."""
+        self._finishes_first = True
+
+    def go_at_last(self) -> None:
+        """End the process in a few seconds, whatever hangs then: a pass, Spark's own end, a thread that waits."""
+        if self._watchdog is None:
+            self._watchdog = threading.Timer(STOP_S_MAX, os._exit, (1,))
+            self._watchdog.daemon = True
+            self._watchdog.start()
+
+
+def _watch_stdin() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    stop.set()
+    # Whoever started this process is gone: go as if it had said so.
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _jvm_memory(spark: SparkSession) -> dict[str, int]:

@@ -223,11 +223,11 @@ class QueryEngine:
         return needed
 
     async def close(self) -> None:
-        """End the processes. What still runs is stopped by whoever opened it."""
-        await self.statements.close()
-        await asyncio.to_thread(self._threads.shutdown)
+        """End the processes. What still runs in one ends with it."""
         if self._owns_sandboxes:
             await asyncio.to_thread(self.sandboxes.close)
+        await self.statements.close()
+        await asyncio.to_thread(self._threads.shutdown)
 
 
 class _Execution:

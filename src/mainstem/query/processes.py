@@ -138,6 +138,7 @@ class Sandboxes:
         self._folder = folder
         self._size_max = size_max
         self._idle: list[SandboxProcess] = []
+        self._lent: set[SandboxProcess] = set()
         self._lock = threading.Lock()
         self._closed = False
         # Processes that were killed or died, since the start.
@@ -165,13 +166,23 @@ class Sandboxes:
                     raise MainstemError("the server is stopping")
                 process = self._idle.pop() if self._idle else None
             if process is None:
-                return self._new()
+                return self._lend(self._new())
             if process.is_alive:
-                return process
+                return self._lend(process)
             process.close()
+
+    def _lend(self, process: SandboxProcess) -> SandboxProcess:
+        with self._lock:
+            if not self._closed:
+                self._lent.add(process)
+                return process
+        process.close()
+        raise MainstemError("the server is stopping")
 
     def give_back(self, process: SandboxProcess, *, reusable: bool) -> None:
         """Keep a process for the next query, or end it and start another in its place."""
+        with self._lock:
+            self._lent.discard(process)
         if reusable and process.is_alive:
             self._keep(process)
             return
@@ -192,10 +203,12 @@ class Sandboxes:
             self.give_back(process, reusable=not ready.spent)
 
     def close(self) -> None:
-        """End what is idle; what is lent is ended when it comes back."""
+        """End what is idle, and what is lent: whoever waits for its answer hears that it died."""
         with self._lock:
             self._closed = True
             leaving, self._idle = self._idle, []
+            for process in self._lent:
+                process.kill()
         for process in leaving:
             process.close()
 

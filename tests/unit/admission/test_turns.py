@@ -127,3 +127,46 @@ async def test_what_the_log_refuses_later_is_told_and_does_not_stop_the_others()
     disk.refusal = None
     assert not turns.enter(batch("a", 4)).done()
     assert disk.taken[-1] == ("a", 4)
+
+
+# Three batches at once, two of each source.
+SHARED = TurnSettings(on_the_way_bytes_max=30, share_bytes=20, waiting_bytes_max=100)
+
+
+async def test_a_batch_does_not_overtake_one_whose_refusal_is_still_on_its_way_to_the_sender() -> None:
+    """The log ends several futures at once, and their callbacks run later, one after the other."""
+    disk = Disk()
+    turns: Turns[int] = Turns(disk.append, SHARED)
+    others = [turns.enter(batch("b", number)) for number in (1, 2)]
+    first = turns.enter(batch("a", 1))
+    second = turns.enter(batch("a", 2))
+    assert disk.taken == [("b", 1), ("b", 2), ("a", 1)]
+    # The callbacks of the others run first, and make room.
+    for outcome in disk.open[:2]:
+        outcome.set_result(0)
+    disk.open[2].set_exception(Overloaded("no", retry_after_s=1))
+    # Nor may one come in before them.
+    with pytest.raises(Overloaded, match="an earlier batch was refused"):
+        turns.enter(batch("a", 3))
+    told: list[int] = []
+
+    def come_again(_: object) -> None:
+        # Told of the refusal of the second: now the sender knows of all.
+        told.append(2)
+
+    second.add_done_callback(come_again)
+    await asyncio.gather(*others)
+    with pytest.raises(Overloaded):
+        await first
+    for _ in range(5):
+        if told:
+            break
+        with pytest.raises(Overloaded, match="an earlier batch was refused"):
+            turns.enter(batch("a", 3))
+        await asyncio.sleep(0)
+    assert isinstance(second.exception(), Overloaded)
+    await asyncio.sleep(0)
+    assert disk.taken == [("b", 1), ("b", 2), ("a", 1)]
+    turns.enter(batch("a", 1))
+    turns.enter(batch("a", 2))
+    assert disk.taken[3:] == [("a", 1), ("a", 2)]

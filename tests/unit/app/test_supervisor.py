@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mainstem.app.spark.supervisor import CANNOT_RUN, Supervisor
+from mainstem.app.spark.supervisor import CANNOT_RUN, STOP_REST_S_MAX, STOP_S_MAX, Supervisor
 from mainstem.runtime.clock import SystemClock
 
 SLEEPER = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
@@ -99,7 +99,7 @@ async def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path: Path) 
     parent = f"""
 import asyncio, sys
 from pathlib import Path
-from mainstem.app.spark.supervisor import Supervisor
+from mainstem.app.spark.supervisor import STOP_REST_S_MAX, STOP_S_MAX, Supervisor
 from mainstem.runtime.clock import SystemClock
 
 async def main():
@@ -127,3 +127,25 @@ def _is_gone(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+async def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    started = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('grandchild', flush=True); signal.pause()"
+    )
+    stubborn = (
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"print(subprocess.Popen([sys.executable, '-c', {started!r}]).pid, flush=True)\n"
+        "signal.pause()"
+    )
+    supervisor = _supervisor([sys.executable, "-c", stubborn], tmp_path)
+    log = tmp_path / "child.log"
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        await _until(lambda: log.exists() and b"grandchild" in log.read_bytes())
+        grandchild = next(int(line) for line in log.read_text().splitlines() if line.isdigit())
+        began_s = asyncio.get_running_loop().time()
+        await supervisor.stop()
+        assert asyncio.get_running_loop().time() - began_s < STOP_S_MAX + STOP_REST_S_MAX + 1
+    await _until(lambda: _is_gone(grandchild))

@@ -18,6 +18,10 @@ from mainstem.wire.kafka.messages import Message
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 _MECHANISM, _EXCHANGE, _IS_DONE = "sasl.mechanism", "sasl.exchange", "sasl.done"
+# The token of a connection, and when it was last looked at.
+_TOKEN, _LOOKED_S = "sasl.token", "sasl.looked_s"
+# A key that was taken out ends what its tokens opened after so long.
+RECHECK_S = 5.0
 MESSAGE_BYTES_MAX = 32 * 1024
 
 
@@ -47,7 +51,22 @@ class Authentication:
         if not context.kept.get(_IS_DONE):
             return False
         ends_s = context.principal.expires_s
-        return ends_s is None or self.clock.now_ms() / 1000 < ends_s + 30
+        if ends_s is not None and self.clock.now_ms() / 1000 >= ends_s + 30:
+            return False
+        return self._is_still_good(context)
+
+    def _is_still_good(self, context: Context) -> bool:
+        """Whether the keys of this moment still vouch for the connection's token."""
+        token, now_s = context.kept.get(_TOKEN), self.clock.monotonic_s()
+        if token is None or now_s - context.kept.get(_LOOKED_S, 0.0) < RECHECK_S:
+            return True
+        try:
+            self.tokens.recheck(token)
+        except Unauthenticated:
+            context.kept[_IS_DONE] = False
+            return False
+        context.kept[_LOOKED_S] = now_s
+        return True
 
 
 def register(table: Table, authentication: Authentication) -> None:
@@ -74,15 +93,17 @@ async def _authenticate(authentication: Authentication, request: Any, context: C
         if len(said) > MESSAGE_BYTES_MAX:
             raise Unauthenticated(f"message. expected=at most {MESSAGE_BYTES_MAX} bytes", "login_invalid")
         if mechanism == PLAIN:
-            principal, answer = await _plain(authentication, said), b""
+            principal, token = await _plain(authentication, said)
+            answer = b""
         elif mechanism == OAUTHBEARER:
-            principal, answer = _bearer(authentication, said), b""
+            principal, token = _bearer(authentication, said)
+            answer = b""
         else:
             exchange: Exchange = context.kept.setdefault(_EXCHANGE, authentication.users.exchange(Mechanism(mechanism)))
             answer = exchange.step(said)
             if exchange.state is not ScramState.DONE:
                 return {"error_code": ErrorCode.none, "auth_bytes": answer}
-            principal = authentication.users.principal(exchange.user)
+            principal, token = authentication.users.principal(exchange.user), None
             context.kept.pop(_EXCHANGE, None)
     except Unauthenticated as error:
         context.kept.pop(_EXCHANGE, None)
@@ -97,6 +118,7 @@ async def _authenticate(authentication: Authentication, request: Any, context: C
     context.principal = principal
     context.is_known = True
     context.kept[_IS_DONE] = True
+    context.kept[_TOKEN], context.kept[_LOOKED_S] = token, authentication.clock.monotonic_s()
     context.kept.pop(_MECHANISM, None)
     lifetime_ms = 0
     if principal.expires_s is not None:
@@ -104,7 +126,8 @@ async def _authenticate(authentication: Authentication, request: Any, context: C
     return {"error_code": ErrorCode.none, "auth_bytes": answer, "session_lifetime": lifetime_ms}
 
 
-async def _plain(authentication: Authentication, said: bytes) -> Principal:
+async def _plain(authentication: Authentication, said: bytes) -> tuple[Principal, str | None]:
+    """Who it is, and the token where that was one."""
     parts = said.split(b"\0")
     try:
         acts_as, user, password = (part.decode() for part in parts)
@@ -113,11 +136,11 @@ async def _plain(authentication: Authentication, said: bytes) -> Principal:
     if acts_as not in ("", user):
         raise Unauthenticated("nobody acts as somebody else", "login_invalid")
     if authentication.tokens.is_on and password.count(".") == 2:
-        return authentication.tokens.principal(password)
-    return await authentication.users.check(user, password)
+        return authentication.tokens.principal(password), password
+    return await authentication.users.check(user, password), None
 
 
-def _bearer(authentication: Authentication, said: bytes) -> Principal:
+def _bearer(authentication: Authentication, said: bytes) -> tuple[Principal, str]:
     """RFC 7628: a GS2 header, then pairs, of which `auth` has the token."""
     head, *pairs = said.split(b"\x01")
     if not head.startswith((b"n,", b"y,")):
@@ -127,5 +150,5 @@ def _bearer(authentication: Authentication, said: bytes) -> Principal:
         if name == b"auth":
             scheme, _, token = value.decode("ascii", "replace").partition(" ")
             if scheme.lower() == "bearer":
-                return authentication.tokens.principal(token.strip())
+                return authentication.tokens.principal(token.strip()), token.strip()
     raise Unauthenticated("login. expected=auth=Bearer … got=none", "login_invalid")

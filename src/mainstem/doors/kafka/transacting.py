@@ -1,6 +1,7 @@
 """Transactions: InitProducerId with a name, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn, and what
 tools ask: DescribeTransactions, ListTransactions, DescribeProducers."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -73,6 +74,19 @@ def _may_transact(principal: Principal) -> bool:
     return principal.has(Role.WRITER)
 
 
+def _own(principal: Principal, name: str) -> str:
+    """The name that a transactional id means. Whoever is bound to namespaces or tables has names of its own: with those
+    of others it could fence their producers, and end what they have open."""
+    return name if principal.is_unbounded else _prefix(principal) + name
+
+
+def _prefix(principal: Principal) -> str:
+    if principal.is_unbounded:
+        return ""
+    bounds = repr((principal.namespaces, principal.tables))
+    return f"@{hashlib.blake2b(bounds.encode(), digest_size=8).hexdigest()}/"
+
+
 def _code(error: MainstemError, *, knows_fenced: bool) -> ErrorCode:
     found = code_of(error)
     if found is ErrorCode.producer_fenced and not knows_fenced:
@@ -85,13 +99,16 @@ async def _init(transacting: Transacting, request: Any, context: Context) -> Mes
     version, throttle_ms = context.version, context.throttle_ms
     nobody = {"producer_id": -1, "producer_epoch": -1, "throttle_time": throttle_ms}
     try:
+        if not _may_transact(context.principal):
+            refusal = (
+                ErrorCode.transactional_id_authorization_failed if name else ErrorCode.cluster_authorization_failed
+            )
+            return {"error_code": refusal, **nobody}
         if name is None:
             producer_id, epoch = await transacting.grouping.cluster.topics.new_producer_id(), 0
-        elif not _may_transact(context.principal):
-            return {"error_code": ErrorCode.transactional_id_authorization_failed, **nobody}
         else:
             producer_id, epoch = await transacting.transactions.init(
-                name,
+                _own(context.principal, name),
                 int(request.transaction_timeout.total_seconds() * 1000),
                 getattr(request, "producer_id", -1),
                 getattr(request, "producer_epoch", -1),
@@ -169,7 +186,7 @@ async def _added(
                 for key in keys:
                     transacting.transactions.check_produce(producer_id, epoch, key, 0)
             else:
-                await transacting.transactions.add(name, producer_id, epoch, partitions=keys)
+                await transacting.transactions.add(_own(principal, name), producer_id, epoch, partitions=keys)
         except MainstemError as refused:
             error = _code(refused, knows_fenced=knows_fenced)
     return [
@@ -193,8 +210,9 @@ async def _add_offsets(transacting: Transacting, request: Any, context: Context)
         error = ErrorCode.group_authorization_failed
     else:
         try:
+            name = _own(context.principal, request.transactional_id)
             await transacting.transactions.add(
-                request.transactional_id, request.producer_id, request.producer_epoch, groups=[request.group_id]
+                name, request.producer_id, request.producer_epoch, groups=[request.group_id]
             )
         except MainstemError as refused:
             error = _code(refused, knows_fenced=version >= _KNOWS_FENCED)
@@ -215,9 +233,8 @@ async def _commit_offsets(transacting: Transacting, request: Any, context: Conte
         error = ErrorCode.transactional_id_authorization_failed
     else:
         try:
-            transacting.transactions.check_offsets(
-                request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
-            )
+            name = _own(context.principal, request.transactional_id)
+            transacting.transactions.check_offsets(name, request.producer_id, request.producer_epoch, request.group_id)
             offsets = [offset for offset, _ in good]
             await transacting.grouping.offsets.commit_later(committer, request.producer_id, offsets)
         except (Refused, GroupRefused) as refused:
@@ -234,8 +251,9 @@ async def _end(transacting: Transacting, request: Any, context: Context) -> Mess
         error = ErrorCode.transactional_id_authorization_failed
     else:
         try:
+            name = _own(context.principal, request.transactional_id)
             await transacting.transactions.end(
-                request.transactional_id, request.producer_id, request.producer_epoch, commits=request.committed
+                name, request.producer_id, request.producer_epoch, commits=request.committed
             )
         except MainstemError as refused:
             error = _code(refused, knows_fenced=version >= _KNOWS_FENCED)
@@ -246,8 +264,8 @@ async def _end(transacting: Transacting, request: Any, context: Context) -> Mess
 
 
 def _sees(transacting: Transacting, principal: Principal, transaction: Transaction) -> bool:
-    """Whether somebody may know of a transaction: every topic in it exists for it."""
-    if not _may_transact(principal):
+    """Whether somebody may know of a transaction: it is one of its own, and every topic in it exists for it."""
+    if not _may_transact(principal) or not transaction.name.startswith(_prefix(principal)):
         return False
     topics = transacting.grouping.cluster.topics.state.by_id
     found = [topics.get(bytes.fromhex(topic_id)) for topic_id, _ in transaction.partitions]
@@ -257,7 +275,7 @@ def _sees(transacting: Transacting, principal: Principal, transaction: Transacti
 async def _describe(transacting: Transacting, request: Any, context: Context) -> Message:
     states: list[Message] = []
     for name in request.transactional_ids:
-        known = transacting.transactions.get(name)
+        known = transacting.transactions.get(_own(context.principal, name))
         if known is None or not _sees(transacting, context.principal, known):
             states.append(
                 {
@@ -303,17 +321,22 @@ async def _list(transacting: Transacting, request: Any, context: Context) -> Mes
         and (longer_ms < 0 or (each.state is State.ONGOING and now_ms - each.started_ms > longer_ms))
         and _sees(transacting, context.principal, each)
     ]
+    prefix = _prefix(context.principal)
     if pattern:
         try:
-            names = match(pattern, {each.name: Topic("", 0) for each in found})
+            names = match(pattern, {each.name.removeprefix(prefix): Topic("", 0) for each in found})
         except GroupRefused as refused:
             return {"error_code": code_of(refused)}
-        found = [each for each in found if each.name in names]
+        found = [each for each in found if each.name.removeprefix(prefix) in names]
     return {
         "error_code": ErrorCode.none,
         "unknown_state_filters": sorted(wanted - set(map(str, State))),
         "transaction_states": [
-            {"transactional_id": each.name, "producer_id": each.producer_id, "transaction_state": str(each.state)}
+            {
+                "transactional_id": each.name.removeprefix(prefix),
+                "producer_id": each.producer_id,
+                "transaction_state": str(each.state),
+            }
             for each in found
         ],
     }

@@ -80,8 +80,8 @@ class Cursors:
             raise CommandFailed(43, f"cursor id {cursor_id} not found")
         return cursor
 
-    def principal_of(self, cursor_id: int) -> str | None:
-        """Whose a cursor is; None where there is none."""
+    def owner(self, cursor_id: int) -> str | None:
+        """Whose it is; None where there is none."""
         cursor = self._cursors.get(cursor_id)
         return None if cursor is None else cursor.principal
 

@@ -162,13 +162,16 @@ class MongoDoor:
                 raise CommandFailed(13, f"command {name} requires authentication")
             if not principal.has(command.role):
                 raise CommandFailed(13, f"not authorized on {database} to execute command {name}")
+            if command.role is Role.ADMIN and not principal.is_unbounded:
+                # What asks for an admin concerns the whole server: everybody's connections, users, log.
+                raise CommandFailed(13, f"not authorized on {database} to execute command {name}")
         if command.admin_only and database != "admin":
             raise CommandFailed(13, f"{name} may only be run against the admin database.")
         call = Call(self, connection, request, command, body, database, principal or _NOBODY)
         call.check()
         self.counts[name] = self.counts.get(name, 0) + 1
         await self.documents.fresh()
-        call.session = session_id(body)
+        call.session = session_id(body, call.principal.sub)
         try:
             return await self._in_session(call)
         finally:

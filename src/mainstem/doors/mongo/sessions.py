@@ -8,6 +8,7 @@ one batch of the log when it commits. Every (state, event) pair is in `_STEPS`.
 """
 
 import asyncio
+import hashlib
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -212,12 +213,13 @@ def _refusal(code: int, number: int, state: TxnState) -> CommandFailed:
     return CommandFailed(code, messages[code], labels=labels)
 
 
-def session_id(body: Any) -> bytes | None:
-    """The session that a command names."""
+def session_id(body: Any, user: str) -> bytes | None:
+    """The session that a command names, as one of its user: whoever else knows its number has another session, and
+    neither goes on with the transaction nor ends it."""
     lsid = body.get("lsid")
     if lsid is None:
         return None
     found = lsid.get("id") if isinstance(lsid, dict) else None
     if not isinstance(found, bytes) or len(found) != 16:
         raise CommandFailed(14, "BSON field 'lsid.id' must be a UUID")
-    return bytes(found)
+    return hashlib.blake2b(bytes(found) + user.encode(), digest_size=16).digest()

@@ -28,7 +28,7 @@ CONNECTIONS_MAX = 10_000
 # A push, and its tag.
 REQUEST_BYTES_MAX = PUSH_BYTES_MAX + 1
 OUTBOX_BYTES_MAX = 4 * 1024 * 1024
-DRAIN_S_MAX = 5.0
+DRAIN_S_MAX = 1.0
 _RETRY_AFTER_S = 5.0
 
 _logger = logging.getLogger(__name__)

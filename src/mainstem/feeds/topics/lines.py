@@ -49,6 +49,7 @@ class Line(Generic[T]):
         """Admit a batch and put it in line, at once. Raises what admission or the log refuse it with: then nothing was
         assigned. `outcome` ends when it is durable, after the log's companion heard of it, or fails where it is not in
         the log; do not await it bare, use `asyncio.shield` or `asyncio.wait`."""
+        self._check_sent()
         batch = Batch(
             source=self._source,
             sequence=self._number,
@@ -67,6 +68,16 @@ class Line(Generic[T]):
         self._number += 1
         outcome.add_done_callback(lambda _: self._settle(sent))
         return sent
+
+    def _check_sent(self) -> None:
+        """Refuse a batch behind one that the log has refused and `_settle` was not called for yet: the number that it
+        would get is given out again."""
+        for each in self.sent:
+            if not each.outcome.done():
+                return
+            error = None if each.outcome.cancelled() else each.outcome.exception()
+            if error is not None and not isinstance(error, OutcomeUnknown):
+                raise error
 
     def _settle(self, sent: Sent[T]) -> None:
         error = None if sent.outcome.cancelled() else sent.outcome.exception()

@@ -230,6 +230,8 @@ def _stated(
     """The documents of stages that tell of the server: `$collStats`, `$indexStats`, `$currentOp`."""
     state = call.door.documents.state
     if "$currentOp" in source:
+        if not (call.principal.is_unbounded and call.principal.has(Role.ADMIN)):
+            raise CommandFailed(13, f"not authorized on {call.database} to execute command aggregate")
         there = call.door.connections
         return iter([{"type": "op", "connectionId": each.number, "client": each.peer} for each in there])
     if collection is None:

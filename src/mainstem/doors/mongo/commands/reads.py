@@ -231,12 +231,13 @@ async def kill_cursors(call: Call) -> Reply:
     """End cursors."""
     killed: list[Int64] = []
     missing: list[Int64] = []
+    cursors = call.door.cursors
     for each in call.documents("cursors"):
         if not isinstance(each, int) or isinstance(each, bool):
             raise wrong_type("killCursors", "cursors", each, "long")
         # Of others' cursors nobody learns, and nobody ends them.
-        is_own = call.door.cursors.principal_of(int(each)) == call.principal.sub
-        (killed if is_own and call.door.cursors.kill(int(each)) else missing).append(Int64(each))
+        is_own = cursors.owner(int(each)) == call.principal.sub
+        (killed if is_own and cursors.kill(int(each)) else missing).append(Int64(each))
     return {"cursorsKilled": killed, "cursorsNotFound": missing, "cursorsAlive": [], "cursorsUnknown": []}
 
 

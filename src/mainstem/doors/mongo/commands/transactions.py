@@ -48,7 +48,7 @@ async def start_session(call: Call) -> Reply:
 
 def _ended(call: Call, sessions: Any) -> Reply:
     for each in sessions or ():
-        found = session_id({"lsid": each})
+        found = session_id({"lsid": each}, call.principal.sub)
         if found is not None:
             call.door.sessions.end(found)
             call.door.cursors.kill_session(found)
@@ -63,7 +63,7 @@ async def end_sessions(call: Call) -> Reply:
 
 @command("killSessions")
 async def kill_sessions(call: Call) -> Reply:
-    """End these, whoever uses them."""
+    """End these, whatever of the caller's uses them."""
     return _ended(call, call.body["killSessions"])
 
 
@@ -71,7 +71,7 @@ async def kill_sessions(call: Call) -> Reply:
 async def refresh_sessions(call: Call) -> Reply:
     """These are still in use."""
     for each in call.body["refreshSessions"] or ():
-        found = session_id({"lsid": each})
+        found = session_id({"lsid": each}, call.principal.sub)
         if found is not None:
             call.door.sessions.get(found)
     return {}
