@@ -1,7 +1,7 @@
 """Which documents were deleted when: a change that is older than a delete does not bring its document back.
 
-Changes of a sync client carry the client's clock and may come days late. The tables' merge rule has tombstones for that;
-the store of documents keeps them for a while.
+Changes of a sync client carry the client's clock and may come days late. The tables' merge rule has tombstones for
+that; the store of documents keeps them for a while.
 """
 
 from mainstem.feeds.documents.state import Collection, State
