@@ -18,7 +18,7 @@ from mainstem.feeds.documents.tables import TableRow
 from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
 from mainstem.model.batch import Batch, Encoding
-from mainstem.model.change import SourceId
+from mainstem.model.change import Change, SourceId
 from mainstem.model.checksum import crc32
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
@@ -75,18 +75,27 @@ class World:
 
     async def cdc(self, *events: dict[str, Any], source: str = "shop-db") -> None:
         """A batch of the CDC door."""
-        payload = msgspec.json.encode(list(events))
-        self._sequence += 1
         names = frozenset([self.intake.gate._parse(each["table"]) for each in events])
+        await self._send(Encoding.CDC_JSON, msgspec.json.encode(list(events)), len(events), names, source)
+
+    async def changes(self, *changes: Change, source: str = "browser") -> None:
+        """Changes with clocks of their own, as a sync client's have."""
+        names = frozenset([TableName(change.namespace, change.table) for change in changes])
+        await self._send(Encoding.CHANGES, msgspec.msgpack.encode(list(changes)), len(changes), names, source)
+
+    async def _send(
+        self, encoding: Encoding, payload: bytes, count: int, tables: frozenset[TableName], source: str
+    ) -> None:
+        self._sequence += 1
         ticket = self.intake.take(
             Batch(
                 source=SourceId(source),
                 sequence=self._sequence,
-                count=len(events),
-                encoding=Encoding.CDC_JSON,
+                count=count,
+                encoding=encoding,
                 payload=payload,
                 fingerprint=crc32(payload),
-                tables=names,
+                tables=tables,
             )
         )
         assert ticket.outcome is not None

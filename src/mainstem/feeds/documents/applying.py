@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mainstem.feeds.documents.buried import bury, is_buried
 from mainstem.feeds.documents.checks import is_reserved
 from mainstem.feeds.documents.shapes import Shapes, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
@@ -82,6 +83,7 @@ def apply_batch(
             state.shaped(collection, shapes.get((database, name), ()))
         if operation.document is None:
             state.delete(collection, key)
+            bury(state, collection, key, hlc_first + index)
         else:
             owner = collection
             waiting.append((key, operation.document, hlc_first + index))
@@ -161,6 +163,7 @@ def _apply_row(
     identity = id_of_key(row_key)
     before = None if stored is None else stored.document
     if op == "delete":
+        bury(state, collection, key, hlc, source)
         if stored is None or stored.hlc > hlc:
             return None
         state.delete(collection, key)
@@ -168,6 +171,8 @@ def _apply_row(
         return RowChange(collection.database, collection.name, "delete", identity, position, hlc, None, before, {})
     columns = {column: bson_value(value) for column, value in columns.items() if column not in ("_id", DOCUMENT_COLUMN)}
     if stored is None:
+        if is_buried(state, collection, key, hlc, source):
+            return None
         document = {"_id": identity, **columns}
         clocks: Clocks = {}
         row_hlc = hlc

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mainstem.admission import Intake
+from mainstem.feeds.documents import buried
 from mainstem.feeds.documents.applying import UNLOADED, RowChange, apply_batch, apply_rows, bare_description, keys_of
 from mainstem.feeds.documents.carrying import DocumentsBatch, Writer
 from mainstem.feeds.documents.checks import is_reserved
@@ -88,6 +89,7 @@ class Documents:
         self._untracked |= {name for name in await self.tables.names() if not self._is_tracked(name)}
         # Described, and not read yet when the server stopped: some may be in the log alone.
         described = {table_of(database, name) for database, name in self.state.collections}
+        buried.forget(self.state, self.clock.now_ms())
         self._untracked |= {table for table in described if not self._is_tracked(table)}
         self.recent_after = self._log.durable
         # Not in a task group: it must outlive the caller's scope, until `close`, which awaits it.
@@ -380,6 +382,7 @@ class Documents:
                 collection.changed = max(collection.changed, past.last)
                 if operation.document is None:
                     self.state.delete(collection, key)
+                    buried.bury(self.state, collection, key, past.hlc_first + index)
                 else:
                     self.state.put(collection, key, operation.document, past.hlc_first + index)
                     self.state.shaped(collection, [shape_of(decode_document(operation.document))])

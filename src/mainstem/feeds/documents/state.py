@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS collections (
 CREATE TABLE IF NOT EXISTS types (
     number INTEGER, field TEXT, type TEXT, PRIMARY KEY (number, field, type)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS buried (
+    database TEXT, name TEXT, key BLOB, hlc INTEGER, source TEXT, PRIMARY KEY (database, name, key)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answers (
     session BLOB, number INTEGER, position INTEGER, answers BLOB, at_ms INTEGER, PRIMARY KEY (session, number, position)
 ) WITHOUT ROWID;
