@@ -27,7 +27,7 @@ from mainstem.wire.mongo.batches import (
     DocumentOperation,
     Kind,
 )
-from mainstem.wire.mongo.frames import encode_document, id_document
+from mainstem.wire.mongo.frames import decode_document, encode_document, id_document
 from mainstem.wire.mongo.ordered import key_text, ordered
 
 TRANSACTION_BYTES_MAX = 40 * 1024 * 1024
@@ -205,7 +205,7 @@ class Unit:
         self._check_valid(collection, values)
         unique = self._unique(collection, key, None, values)
         self.draft.unique |= unique
-        self._add(_insertion(collection, identity, document), key, values)
+        self._add(_insertion(collection, identity, document), key)
 
     def insert_free(self, collection: Collection, documents: Sequence[tuple[bytes, dict[str, Any]]]) -> int:
         """Insert new documents from the first one on, up to one that needs a closer look: its id is taken or held, it
@@ -272,7 +272,6 @@ class Unit:
                 before=current.document if collection.has_images else None,
             ),
             key,
-            change.values,
         )
         return values, change
 
@@ -304,6 +303,9 @@ class Unit:
         return values
 
     def _add(self, operation: DocumentOperation, key: bytes, values: Mapping[str, Any] | None = None) -> None:
+        if values is None and operation.document is not None:
+            # Decoded from what is stored: of what was computed, a whole number may not be of the type it is stored as.
+            values = decode_document(operation.document)
         self.draft.add(operation, key, values)
         if self.is_transaction and self.draft.bytes > TRANSACTION_BYTES_MAX:
             # One batch of the log, so it must fit one.
