@@ -38,6 +38,7 @@ from mainstem.documents.predicate import (
 from mainstem.documents.sql_nodes import NodeTests, Unsayable, all_sql, any_sql, constant, not_sql
 from mainstem.documents.typed import column_test, nearest_double
 from mainstem.documents.values import MISSING, Rank, is_nan, number_of, rank_of
+from mainstem.sql import spark_text
 
 # No array has more elements than nine digits can count; a longer number is only ever a name.
 INDEX_DIGITS_MAX = 9
@@ -58,8 +59,7 @@ def _spark_literal(value: Any) -> str:
         case float():
             return f"double('{value}')"
         case _:
-            escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
+            return spark_text(str(value))
 
 
 _DUCKDB_PLACES = re.compile(r"""\?|'(?:[^']|'')*'|"(?:[^"]|"")*\"""", re.DOTALL)

@@ -3,11 +3,16 @@
 import base64
 import datetime as dt
 import io
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,7 +29,43 @@ from mainstem.wire.kafka.opening import Record
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 JSON_PREFIX = "_kafka_"
 _STEP = 512
+# Files that one read may look into, and what is kept of them in the process that reads.
+_FILES_MAX = 16
+_KEPT_BYTES_MAX = 128 * 1024 * 1024
+_RECORD_BYTES = 16
+_kept: OrderedDict[tuple[str, str], tuple[npt.NDArray[np.int64], pa.Table]] = OrderedDict()
 _headers = msgspec.json.Decoder(list[tuple[str, str | None]])
+
+
+class TopicFiles(NamedTuple):
+    """The files of a table that may have a partition's records, each with its first offset, in that order. `version`
+    has no others. See `feeds.topics.sealed.TableRows`: it is used in the process that reads."""
+
+    version: DeltaVersion
+    files: tuple[tuple[int, AddFile], ...]
+    prefix: str
+    # Where the first file begins that is left out; None where none is.
+    bound: int | None
+
+    def records(self, offset: int, before: int, bytes_max: int) -> list[Record]:
+        """The first records from an offset on, in order, of about so many bytes."""
+        before = before if self.bound is None else min(before, self.bound)
+        found: list[Record] = []
+        size = highest = 0
+        for number, (_, file) in enumerate(self.files):
+            # Compaction may have put files together that were not neighbours: what begins before a record that we have
+            # must be read before that record is given away.
+            bound = self.files[number + 1][0] if number + 1 < len(self.files) else before
+            offsets, rows = _sorted_rows(self.version, file, self.prefix)
+            first, last = (int(at) for at in np.searchsorted(offsets, [offset, before]))
+            for start in range(first, last, _STEP):
+                part = rows.slice(start, min(_STEP, last - start))
+                found += _as_records(part, self.prefix)
+                size += sum([len(each.value or b"") + _RECORD_BYTES for each in found[-part.num_rows :]])
+                highest = max(highest, found[-1].offset)
+                if size > bytes_max and highest < bound:
+                    return sorted(found)
+        return sorted(found)
 
 
 class TopicRows:
@@ -33,25 +74,16 @@ class TopicRows:
     def __init__(self, lake: CatalogLake) -> None:
         self._lake = lake
 
-    def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
-        """The first records of a partition from an offset on, in order, of about so many bytes."""
+    def of(self, table: TableName, partition: int, offset: int) -> TopicFiles | None:
+        """Where the records of a partition from an offset on are: the first files that may have them."""
         version = self._version(table)
-        found: list[Record] = []
-        size = 0
-        files = list(self._files(version, partition, offset))
-        for number, (_, file, prefix) in enumerate(files):
-            assert version is not None
-            # Compaction may have put files together that were not neighbours: what begins before a record that we have
-            # must be read before that record is given away.
-            bound = files[number + 1][0] if number + 1 < len(files) else before
-            rows = _rows(version, file, prefix, offset, before).sort_by(f"{prefix}offset")
-            for start in range(0, rows.num_rows, _STEP):
-                part = rows.slice(start, _STEP)
-                found += _as_records(part, prefix)
-                size += part.nbytes
-                if size > bytes_max and max(found).offset < bound:
-                    return sorted(found)
-        return sorted(found)
+        found = [(low, file, prefix) for low, file, prefix in self._files(version, partition, offset)]
+        if version is None or not found:
+            return None
+        files = tuple((low, file) for low, file, _ in found[:_FILES_MAX])
+        state = replace(version.state, files={file.key: file for _, file in files})
+        few = DeltaVersion(version.storage, version.path, state)
+        return TopicFiles(few, files, found[0][2], found[_FILES_MAX][0] if len(found) > _FILES_MAX else None)
 
     def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         """The first record from an offset on whose time is the given one or later."""
@@ -133,8 +165,31 @@ def _prefix(version: DeltaVersion) -> str:
 
 
 def _bounds(file: AddFile, column: str) -> tuple[Any, Any]:
-    stats: dict[str, Any] = msgspec.json.decode(file.stats) if file.stats else {}
+    return _read_bounds(file.stats, column)
+
+
+@lru_cache(16_384)
+def _read_bounds(text: str | None, column: str) -> tuple[Any, Any]:
+    """Asked of every file for every page of a consumer that is behind."""
+    stats: dict[str, Any] = msgspec.json.decode(text) if text else {}
     return stats.get("minValues", {}).get(column), stats.get("maxValues", {}).get(column)
+
+
+def _sorted_rows(version: DeltaVersion, file: AddFile, prefix: str) -> tuple[npt.NDArray[np.int64], pa.Table]:
+    """A file's rows in the order of their offsets, kept for the next page: the latest files, up to a size."""
+    key = (version.path, file.path)
+    kept = _kept.pop(key, None)
+    if kept is None:
+        rows = _rows(version, file, prefix, 0, 1 << 62)
+        offsets = rows[f"{prefix}offset"].to_numpy()
+        if np.any(offsets[1:] < offsets[:-1]):
+            order = np.argsort(offsets, kind="stable")
+            offsets, rows = offsets[order], rows.take(pa.array(order))
+        kept = offsets, rows
+    _kept[key] = kept
+    while len(_kept) > 1 and sum(rows.nbytes for _, rows in _kept.values()) > _KEPT_BYTES_MAX:
+        _kept.popitem(last=False)
+    return kept
 
 
 def _rows(version: DeltaVersion, file: AddFile, prefix: str, offset: int, before: int) -> pa.Table:

@@ -7,6 +7,7 @@ too much is under way, so that a client that does not read its answers holds no 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -14,10 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from mainstem.doors.kafka.dispatch import Context, Encoded, Entry, Table
 from mainstem.model.errors import Invalid, MainstemError
-from mainstem.wire.kafka.frames import Framer, RequestHead, frame_of, read_head
+from mainstem.wire.kafka.frames import Buffer, Framer, RequestHead, framed, read_head
 from mainstem.wire.kafka.messages import API_VERSIONS, answer_head, decode_request, encode_response
 
 logger = logging.getLogger(__name__)
+
+# A whole frame, as the buffers of one write.
+Answer = Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._answers: asyncio.Queue[asyncio.Task[bytes | None] | None] = asyncio.Queue()
+        self._answers: asyncio.Queue[asyncio.Task[Answer | None] | None] = asyncio.Queue()
         self._transport: asyncio.Transport
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_paused = False
@@ -168,7 +172,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0)
             self._check_pause()
 
-    def _begin(self, frame: bytes) -> "tuple[asyncio.Task[bytes | None], bool]":
+    def _begin(self, frame: bytes) -> "tuple[asyncio.Task[Answer | None], bool]":
         head = read_head(frame)
         entry = self._table.get(head.api_key)
         loop = asyncio.get_running_loop()
@@ -195,15 +199,15 @@ class Connection(asyncio.Protocol):
         self._keep(task)
         return task, entry.pipelined
 
-    async def _answer(self, entry: Entry, head: RequestHead, request: object) -> bytes | None:
+    async def _answer(self, entry: Entry, head: RequestHead, request: object) -> Answer | None:
         context = self.context
         context.client_id, context.version, context.correlation_id = head.client_id, head.version, head.correlation_id
         answer = await entry.handler(request, context)
         if answer is None:
             return None
         if isinstance(answer, Encoded):
-            return frame_of([answer_head(head.api_key, head.version, head.correlation_id), *answer.body])
-        return encode_response(head.api_key, head.version, head.correlation_id, answer)
+            return framed([answer_head(head.api_key, head.version, head.correlation_id), *answer.body])
+        return [encode_response(head.api_key, head.version, head.correlation_id, answer)]
 
     async def _write_answers(self) -> None:
         while True:
@@ -227,7 +231,8 @@ class Connection(asyncio.Protocol):
                 return
             answer = task.result()
             if answer is not None and not self._transport.is_closing():
-                self._transport.write(answer)
+                # As they are: what is read from memory is not copied on its way out.
+                self._transport.writelines(answer)
                 self.active_s = self._door.now_s()
                 await self._writable.wait()
 
@@ -237,5 +242,5 @@ class Connection(asyncio.Protocol):
         self.close()
 
 
-async def _ready(answer: bytes) -> bytes | None:
-    return answer
+async def _ready(answer: bytes) -> Answer | None:
+    return [answer]

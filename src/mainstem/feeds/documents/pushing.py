@@ -21,13 +21,15 @@ from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.shapes import FieldTypes
 from mainstem.feeds.documents.state import Collection
 from mainstem.wire.mongo.batches import table_of
-from mainstem.wire.mongo.ordered import key_bytes
+from mainstem.wire.mongo.keys import key_bytes
 
 # Below that the documents answer before a query is planned.
 DOCUMENTS_MIN = 20_000
 # Changes that may wait in the log: laying them over the table takes longer than reading the documents, beyond.
 PENDING_MAX = 20_000
 GROUPS_MAX = 100_000
+# What queries call the lake.
+_WAREHOUSE = "lake"
 KEYS_MAX = 10_000
 # How long a table may take to answer for a collection.
 ANSWER_S_MAX = 60.0
@@ -77,7 +79,8 @@ async def plan(  # noqa: PLR0911 - each condition that does not hold returns
     pushed = push_down(stages, typed(collection.fields, columns))
     if not pushed.stages if keys else pushed.group is None:
         return Plan("columns do not answer its start exactly, up to a $group or $count")
-    relation = f"{DUCKDB.identifier(table.namespace)}.{DUCKDB.identifier(table.table)}"
+    # In full: DuckDB takes a database of the name `lake`, `system` or `temp` for one of its own.
+    relation = ".".join(map(DUCKDB.identifier, (_WAREHOUSE, table.namespace, table.table)))
     try:
         text, parameters = pushed.sql(relation, "_key")
         return Plan("the columns answer", pushed, duckdb_text(text, parameters), waiting > 0)

@@ -27,7 +27,7 @@ from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.mongo.batches import collection_of, table_of
 from mainstem.wire.mongo.frames import decode_document, encode_document
-from mainstem.wire.mongo.ordered import id_of_key, key_bytes
+from mainstem.wire.mongo.keys import id_of_key, key_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from mainstem.wire.mongo.batches import (
     Kind,
 )
 from mainstem.wire.mongo.frames import decode_document, encode_document, id_document
-from mainstem.wire.mongo.ordered import key_text, ordered
+from mainstem.wire.mongo.keys import key_text
+from mainstem.wire.mongo.ordered import ordered
 
 TRANSACTION_BYTES_MAX = 40 * 1024 * 1024
 T = TypeVar("T")

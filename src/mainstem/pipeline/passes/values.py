@@ -5,6 +5,7 @@ value of a column has the column's own JSON type, it is decoded straight into th
 that the producer sent, and `convert` makes values of them.
 """
 
+import datetime as dt
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -19,7 +20,7 @@ from msgspec import UNSET, Raw, UnsetType
 from mainstem.formats.delta import variant
 from mainstem.tables.convert import UNFIT, converter, text_of
 from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column
-from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, VARIANT, ColumnType, Kind, decimal_of
+from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, TIMESTAMPTZ, VARIANT, ColumnType, Kind, decimal_of
 
 Mask = npt.NDArray[np.bool_]
 
@@ -46,6 +47,7 @@ _DIRECT: Mapping[tuple[ColumnType, Kind], tuple[frozenset[str], type]] = {
     (DOUBLE, Kind.DOUBLE): (frozenset(("int", "double")), float),
     (BOOLEAN, Kind.BOOL): (frozenset(("bool",)), bool),
     (STRING, Kind.STRING): (frozenset(("string",)), str),
+    (TIMESTAMPTZ, Kind.TIME): (frozenset(("time",)), dt.datetime),
 }
 # Names that a class made by msgspec cannot have for its fields.
 _ODD = re.compile(r'["\\\x00-\x1f]')

@@ -232,7 +232,11 @@ async def kill_cursors(call: Call) -> Reply:
     killed: list[Int64] = []
     missing: list[Int64] = []
     for each in call.documents("cursors"):
-        (killed if call.door.cursors.kill(int(each)) else missing).append(Int64(each))
+        if not isinstance(each, int) or isinstance(each, bool):
+            raise wrong_type("killCursors", "cursors", each, "long")
+        # Of others' cursors nobody learns, and nobody ends them.
+        is_own = call.door.cursors.principal_of(int(each)) == call.principal.sub
+        (killed if is_own and call.door.cursors.kill(int(each)) else missing).append(Int64(each))
     return {"cursorsKilled": killed, "cursorsNotFound": missing, "cursorsAlive": [], "cursorsUnknown": []}
 
 
@@ -248,7 +252,7 @@ async def count(call: Call) -> Reply:
     if collection is None:
         return {"n": 0}
     view = view_of(call)
-    if node == EVERYTHING and call.transaction is None:
+    if node == EVERYTHING and call.transaction is None and not call.body.get("hint"):
         total = await count_all(call, collection)
     elif (counted := await _counted(call, collection)) is not None:
         total = counted
@@ -299,7 +303,8 @@ async def distinct(call: Call) -> Reply:
     collection = await collection_of(call, name)
     values: dict[Any, Any] = {}
     if collection is not None:
-        async for found in every(view_of(call).find(collection, node), call.deadline_s):
+        access = choose(collection, node, None, call.body.get("hint"))
+        async for found in every(view_of(call).find(collection, node, access), call.deadline_s):
             for value, _ in reach(found.decoded(), path, spread=True):
                 if value is not MISSING and not is_array(value):
                     values.setdefault(order_key(value), value)

@@ -178,9 +178,7 @@ def _document(value: Any) -> Mapping[str, Any]:
     return value
 
 
-_UPDATE = frozenset(
-    {"q", "u", "c", "upsert", "multi", "collation", "arrayFilters", "hint", "sort", "upsertSupplied", "sampleId"}
-)
+_UPDATE = frozenset({"q", "u", "upsert", "multi", "collation", "arrayFilters", "hint", "sort", "sampleId"})
 
 
 @command("update", "updates", *_EVERY_WRITE, role=Role.WRITER, in_transaction=True, writes=True)
