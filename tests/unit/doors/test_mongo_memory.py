@@ -163,5 +163,5 @@ async def test_the_types_of_fields_are_those_that_are_stored(tmp_path: Path) -> 
         collection = world.documents.state.find("db", "c")
         assert collection is not None and collection.fields.types == {"_id": {"string"}}
         # A row of another door: its columns are of any type.
-        await world.cdc({"table": "db.c", "op": "insert", "key": "k", "row": {"x": 1}})
+        await world.cdc({"table": "db.c", "operation": "INSERT", "rowId": "r", "after": {"x": 1}})
         assert not collection.fields.is_known
