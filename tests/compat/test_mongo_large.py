@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bson.objectid import ObjectId
 
 from mainstem.documents.values import identical, order_key
@@ -59,6 +60,7 @@ def pushes(client: Client, pipeline: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(told["pushDown"])
 
 
+@pytest.mark.soak
 async def test_columns_answer_as_documents_do(tmp_path: Path) -> None:
     chance = random.Random(17)
     async with MongoServer(tmp_path / "data", pipeline=True) as server:
@@ -69,7 +71,7 @@ async def test_columns_answer_as_documents_do(tmp_path: Path) -> None:
 async def _answered_both_ways(server: MongoServer, client: Client, chance: random.Random) -> None:
     orders = client.large.orders
     orders.insert_many([made(chance, number) for number in range(COUNT)], ordered=False)
-    await server.flush()
+    assert (await server.flush())["complete"]
     check_all(client, 15)
 
     # What is acknowledged is counted, before it is in the table: new, changed and deleted documents.
