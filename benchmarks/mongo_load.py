@@ -106,14 +106,20 @@ class Measured:
 
 
 def drive(
-    url: str, make: Make | list[Make], *, clients: int = 1, seconds: float = 2.0, count: int = 1 << 40
+    url: str,
+    make: Make,
+    *,
+    clients: int = 1,
+    seconds: float = 2.0,
+    count: int = 1 << 40,
+    patience_s: float = 600.0,
 ) -> Measured:
     """Send what `make` makes of 0, 1, 2, … over so many connections, each for so long or so often. Each connection has
-    numbers of its own."""
-    return uvloop.run(_drive(url, make, clients, seconds, count))
+    numbers of its own. Raises TimeoutError where all of it takes longer than the patience."""
+    return uvloop.run(asyncio.wait_for(_drive(url, make, clients, seconds, count), patience_s))
 
 
-async def _drive(url: str, make: Make | list[Make], clients: int, seconds: float, count: int) -> Measured:
+async def _drive(url: str, make: Make, clients: int, seconds: float, count: int) -> Measured:
     place = urlsplit(url)
     if place.hostname not in LOOPBACK:
         raise ValueError(f"only loopback is put under load. got={place.hostname}")
@@ -122,9 +128,8 @@ async def _drive(url: str, make: Make | list[Make], clients: int, seconds: float
     began_s = time.perf_counter()
     made = []
     for client in range(clients):
-        chosen = make[client] if isinstance(make, list) else make
         _, protocol = await loop.create_connection(
-            lambda chosen=chosen, client=client: _Client(chosen, client * 10_000_000, count, seconds),  # type: ignore[misc]
+            lambda client=client: _Client(make, client * 10_000_000, count, seconds),  # type: ignore[misc]
             place.hostname,
             place.port,
         )

@@ -22,7 +22,7 @@ from mainstem.feeds.documents.state import State
 from mainstem.feeds.documents.tables import TableRow
 from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
-from mainstem.model import Conflict, Denied, LogPosition, NotFound, Overloaded, TableName
+from mainstem.model import LogPosition, MainstemError, NotFound, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher
@@ -113,7 +113,8 @@ class LakeTables:
             async with self._dispatcher.open(request) as running:
                 async for batch in running.batches():
                     rows += zip(*[column.to_pylist() for column in batch.columns], strict=True)
-        except (NotFound, Conflict, Overloaded, Denied) as error:
+        except MainstemError as error:
+            # Whatever it is (too many queries, a table that is gone, a sum that Spark cannot hold): documents answer.
             logger.info("a table does not answer for a collection: %s", error)
             return None
         return None if running.truncated else rows

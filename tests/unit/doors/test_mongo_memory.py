@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,25 @@ async def test_inserting_many_refuses_what_inserting_one_refuses(tmp_path: Path)
         assert [each["index"] for each in reply["writeErrors"]] == [3, 500, 700]
         again = await world.run({"insert": "c", "documents": documents, "ordered": True})
         assert again["n"] == 0 and [each["index"] for each in again["writeErrors"]] == [0]
+
+
+async def test_the_types_of_fields_are_those_that_are_stored(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await world.run({"insert": "c", "documents": [{"_id": 1, "n": 1}, {"_id": 2, "n": math.inf, "s": None}]})
+        await world.run({"update": "c", "updates": [{"q": {"_id": 1}, "u": [{"$set": {"n": {"$add": [1 << 40, 0]}}}]}]})
+        await world.run({"update": "c", "updates": [{"q": {"_id": 3}, "u": {"$set": {"s": "x"}}, "upsert": True}]})
+        known = {"_id": {"int"}, "n": {"int", "long", "double that is not finite"}, "s": {"null", "string"}}
+        collection = world.documents.state.find("db", "c")
+        assert collection is not None and collection.fields.types == known
+        changed = collection.changed
+        assert changed == world.documents.durable
+    async with opened(tmp_path) as world:
+        collection = world.documents.state.find("db", "c")
+        assert collection is not None and collection.fields.types == known and collection.changed == changed
+        await world.run({"drop": "c"})
+        await world.run({"insert": "c", "documents": [{"_id": "a"}]})
+        collection = world.documents.state.find("db", "c")
+        assert collection is not None and collection.fields.types == {"_id": {"string"}}
+        # A row of another door: its columns are of any type.
+        await world.cdc({"table": "db.c", "operation": "INSERT", "rowId": "r", "after": {"x": 1}})
+        assert not collection.fields.is_known

@@ -79,7 +79,7 @@ def apply_batch(
             collection = state.describe(database, name, {**bare_description(name), UNLOADED: True})
         if (database, name) not in changed:
             changed.add((database, name))
-            collection.changed = LogPosition(first + len(batch.operations) - 1)
+            state.touched(collection, LogPosition(first + len(batch.operations) - 1))
             state.shaped(collection, shapes.get((database, name), ()))
         if operation.document is None:
             state.delete(collection, key)
@@ -133,7 +133,7 @@ def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
     collection = state.find(database, name) or state.describe(database, name, bare_description(name))
     # Columns that another door wrote may be of any type, whatever the document made of them is.
     state.shaped(collection, None)
-    collection.changed = LogPosition(rows.positions[-1])
+    state.touched(collection, LogPosition(rows.positions[-1]))
     changes = []
     for index, position in enumerate(rows.positions):
         if rows.errors is not None and rows.errors[index] is not None:

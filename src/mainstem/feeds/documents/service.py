@@ -379,7 +379,7 @@ class Documents:
                 collection = self.state.find(operation.database, operation.collection)
                 if collection is None:
                     continue
-                collection.changed = max(collection.changed, past.last)
+                self.state.touched(collection, past.last)
                 if operation.document is None:
                     self.state.delete(collection, key)
                     buried.bury(self.state, collection, key, past.hlc_first + index)

@@ -30,7 +30,8 @@ _COMMIT_ROWS = 4_096
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER, position INTEGER, log TEXT);
 CREATE TABLE IF NOT EXISTS collections (
-    number INTEGER PRIMARY KEY, database TEXT, name TEXT, document BLOB, indexes_next INTEGER, UNIQUE (database, name)
+    number INTEGER PRIMARY KEY, database TEXT, name TEXT, document BLOB, indexes_next INTEGER,
+    changed INTEGER DEFAULT 0, UNIQUE (database, name)
 );
 CREATE TABLE IF NOT EXISTS types (
     number INTEGER, field TEXT, type TEXT, PRIMARY KEY (number, field, type)
@@ -58,7 +59,7 @@ class Collection:
         self.database = database
         self.name = name
         self.fields = FieldTypes()
-        # A position at which everything that was written to it was in the log.
+        # The position of the last change of its documents.
         self.changed = NOWHERE
         # Indexes that are being made: kept up with writes, and not read yet.
         self.building: list[Entries] = []
@@ -107,6 +108,8 @@ class State:
         self.position = NOWHERE
         self.log = UNNAMED
         self.collections: dict[tuple[str, str], Collection] = {}
+        # By number, up to which position collections changed since the last commit.
+        self._touched: dict[int, LogPosition] = {}
         self._load()
 
     @property
@@ -119,17 +122,18 @@ class State:
 
     def _load(self) -> None:
         row = self.db.execute("SELECT version, position, log FROM about").fetchone()
-        if row is not None and row[0] != VERSION:
+        if row is None or row[0] != VERSION:
+            # Also where nothing was ever stored: its tables may be of another version.
             self.clear()
             row = None
         if row is not None:
             self.position, self.log = LogPosition(row[1]), LogId(row[2])
-        for number, database, name, document in self.db.execute(
-            "SELECT number, database, name, document FROM collections"
+        for number, database, name, document, changed in self.db.execute(
+            "SELECT number, database, name, document, changed FROM collections"
         ):
             found = self.collections[database, name] = Collection(number, database, name, decode_document(document))
             known = self.db.execute("SELECT field, type FROM types WHERE number = ?", (number,)).fetchall()
-            found.fields, found.changed = FieldTypes(known), self.position
+            found.fields, found.changed = FieldTypes(known), LogPosition(changed)
 
     def close(self) -> None:
         """Store what was applied, and let go of the file."""
@@ -170,6 +174,9 @@ class State:
                 "position = excluded.position, log = excluded.log",
                 (VERSION, self.position, self.log),
             )
+            changed = [(position, number) for number, position in self._touched.items()]
+            self.db.executemany("UPDATE collections SET changed = ? WHERE number = ?", changed)
+            self._touched.clear()
             self.db.execute("COMMIT")
 
     def roll_back(self) -> None:
@@ -177,6 +184,7 @@ class State:
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
         self.position, self.log, self.collections = NOWHERE, UNNAMED, {}
+        self._touched.clear()
         self._load()
 
     def checkpoint(self) -> None:
@@ -287,6 +295,12 @@ class State:
         self.db.execute("DELETE FROM types WHERE number = ?", (known.number,))
 
     # Documents
+
+    def touched(self, collection: Collection, position: LogPosition) -> None:
+        """Documents of a collection changed, at a position."""
+        self.begin()
+        collection.changed = max(collection.changed, position)
+        self._touched[collection.number] = collection.changed
 
     def shaped(self, collection: Collection, shapes: Iterable[Shape] | None) -> None:
         """Documents of these shapes are written to a collection; None: some of which no column tells exactly."""

@@ -27,7 +27,7 @@ from mainstem.wire.mongo.batches import (
     DocumentOperation,
     Kind,
 )
-from mainstem.wire.mongo.frames import encode_document, id_document
+from mainstem.wire.mongo.frames import decode_document, encode_document, id_document
 from mainstem.wire.mongo.keys import key_text
 from mainstem.wire.mongo.ordered import ordered
 
@@ -206,7 +206,7 @@ class Unit:
         self._check_valid(collection, values)
         unique = self._unique(collection, key, None, values)
         self.draft.unique |= unique
-        self._add(_insertion(collection, identity, document), key, values)
+        self._add(_insertion(collection, identity, document), key)
 
     def insert_free(self, collection: Collection, documents: Sequence[tuple[bytes, dict[str, Any]]]) -> int:
         """Insert new documents from the first one on, up to one that needs a closer look: its id is taken or held, it
@@ -273,7 +273,6 @@ class Unit:
                 before=current.document if collection.has_images else None,
             ),
             key,
-            change.values,
         )
         return values, change
 
@@ -305,6 +304,9 @@ class Unit:
         return values
 
     def _add(self, operation: DocumentOperation, key: bytes, values: Mapping[str, Any] | None = None) -> None:
+        if values is None and operation.document is not None:
+            # Decoded from what is stored: of what was computed, a whole number may not be of the type it is stored as.
+            values = decode_document(operation.document)
         self.draft.add(operation, key, values)
         if self.is_transaction and self.draft.bytes > TRANSACTION_BYTES_MAX:
             # One batch of the log, so it must fit one.
