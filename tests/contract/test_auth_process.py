@@ -81,7 +81,8 @@ async def test_a_secured_server_carries_changes_into_tables_over_tls(tmp_path: P
         assert "eyJ" not in argument_lists(server.pid)
         assert files_with(b"eyJ", tmp_path / "data") == []
         async with httpx.AsyncClient(base_url=server.url, verify=certified.context, timeout=60) as http:
-            assert (await http.get("/health")).status_code == 401
+            assert (await http.get("/health")).json() == {"status": "ok"}
+            assert (await http.get("/status")).status_code == 401
             body = {"sql": "SELECT a FROM sales.orders"}
             for headers, code in ((bearer(token("reader", "sales")), 200), (bearer(token("reader", "other")), 404)):
                 assert (await http.post("/v1/query", json=body, headers=headers)).status_code == code
@@ -125,7 +126,8 @@ async def test_with_keys_the_server_listens_everywhere(tmp_path: Path) -> None:
     async with ServerProcess(tmp_path / "data", config) as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-            assert (await http.get("/health")).status_code == 401
+            assert (await http.get("/health")).json() == {"status": "ok"}
+            assert (await http.get("/status")).status_code == 401
             assert (await http.get("/health", headers=bearer(token("client")))).status_code == 200
 
 
