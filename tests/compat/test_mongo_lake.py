@@ -18,7 +18,7 @@ from mainstem.client import CdcClient, delete, insert, update
 from mainstem.wire.mongo.frames import encode_document
 from mainstem.wire.mongo.keys import id_of_key, key_text
 from tests.compat.mongo_server import MongoServer
-from tests.unit.doors.test_mongo_keys import HOSTILE
+from tests.unit.doors.test_mongo_hostile_keys import HOSTILE
 
 AT = dt.datetime(2026, 11, 18, 14, 0, 0, 5000, tzinfo=dt.UTC)
 FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
