@@ -61,7 +61,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     enabled: bool = True
     master: str = "local[*]"
-    driver_memory: str = "1536m"
+    driver_memory: str = "1280m"
     # How often Spark looks for new segments: a change waits for that, on its way into its table.
     trigger_s: Seconds = 0.2
     # Where Spark's own page is, on loopback. 0: nowhere.
