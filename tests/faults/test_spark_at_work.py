@@ -9,13 +9,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.demo.sample import Shop
-from mainstem.app.process import ServerProcess
+from mainstem.app.process import ServerProcess, reserve_port
 from mainstem.client import CdcClient
 from tests.harness.judge import assert_tables_hold
 
@@ -24,7 +26,7 @@ BATCH = 200
 
 
 def logging_to(folder: Path) -> PipelineConfig:
-    """The default, but for Spark's event log."""
+    """The default, but for Spark's event log and its page."""
     folder.mkdir()
     settings = {
         "spark.eventLog.enabled": "true",
@@ -32,7 +34,22 @@ def logging_to(folder: Path) -> PipelineConfig:
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
     }
-    return PipelineConfig(spark=settings)
+    with reserve_port("127.0.0.1") as place:
+        return PipelineConfig(spark=settings, ui_port=place.getsockname()[1])
+
+
+def on_page(port: int) -> str:
+    """The application that Spark's page shows."""
+    page = f"http://127.0.0.1:{port}/api/v1/applications"
+    (application,) = httpx.get(page, follow_redirects=True, timeout=60).raise_for_status().json()
+    return str(application["id"])
+
+
+def addresses_of_java(gateway: int) -> set[str]:
+    """Where the JVM listens."""
+    (java,) = [each for each in psutil.Process(gateway).children(recursive=True) if each.name() == "java"]
+    found = [each.laddr.ip for each in java.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+    return {address.removeprefix("::ffff:") for address in found}
 
 
 class EventLog:
@@ -83,11 +100,14 @@ async def test_every_row_goes_through_the_executors(tmp_path: Path) -> None:
         flushed = await server.flush(timeout_s=240)
         assert flushed["complete"], flushed
         assert_tables_hold(server.url, shop)
+        application = on_page(config.pipeline.ui_port)
+        assert addresses_of_java(server.pid) == {"127.0.0.1"}
         catalog = RestCatalog("judge", uri=server.url)
         tables = {
             name: catalog.load_table(f"default.{name}") for table in shop.tables for name in (table, f"{table}_history")
         }
     spark = EventLog(tmp_path / "events")
+    assert application == spark.application
 
     # The executors read every change from the segments, and every change came to a task that makes rows of it.
     assert sum(spark.read.values()) >= CHANGES

@@ -73,7 +73,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Spark's master: local[*] uses all cores of this machine; spark://host:7077, yarn or k8s://… run on a cluster.
     master: str = "local[*]"
     # The heap of Spark's driver, which has the executors in it too unless they are on a cluster.
-    driver_memory: str = "2g"
+    driver_memory: str = "1536m"
     # How often Spark looks for new segments: a change waits for that, on its way into its table.
     trigger_s: Seconds = 0.2
     # Where Spark's own page is, on loopback. 0: nowhere.

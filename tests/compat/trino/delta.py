@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.client.delta import DeltaTable, LocalStorage, Storage
+from mainstem.formats.delta.engine import PLACES
+from mainstem.formats.delta.transaction import Replacement
 from mainstem.model.names import TableName
 from mainstem.model.position import UNNAMED, LogPosition
 from mainstem.pipeline.commit.lake import Marks
@@ -108,15 +110,20 @@ def _of_the_pipeline(storage: Storage) -> list[DeltaTable]:
     declared = [(column.stored, column.type) for column in plan.columns]
     partition = partition_columns(settings.partition or (), {**dict(declared), **dict(STATE_COLUMNS)})
     table = lake.create(state, [*declared, *STATE_COLUMNS], of_rows=plan.columns, partition=partition, vectors=True)
-    table.append(_state_rows(range(KEYS), 1), _marks(KEYS, 1))
+    _append(table, _state_rows(range(KEYS), 1), _marks(KEYS, 1))
     for turn in (2, 3):
         keys = range(0, KEYS, turn + 1)
         _take_out(table, keys)
-        table.append(_state_rows(keys, turn), _marks(KEYS * turn, turn))
+        _append(table, _state_rows(keys, turn), _marks(KEYS * turn, turn))
     _take_out(table, range(5, KEYS, 7))
     log = lake.create(history, HISTORY_COLUMNS)
-    log.append(_history_rows(), _marks(KEYS, 1))
+    _append(log, _history_rows(), _marks(KEYS, 1))
     return [lake.table(state), lake.table(history)]
+
+
+def _append(table: DeltaLakeTable, rows: pa.Table, marks: Marks) -> None:
+    """Rows and marks in one commit, wherever the table is."""
+    table._commit(Replacement([], PLACES.empty_table(), rows), marks, "WRITE")
 
 
 def _state_rows(keys: range, turn: int) -> pa.Table:

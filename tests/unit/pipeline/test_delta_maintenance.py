@@ -16,6 +16,7 @@ from mainstem.pipeline.commit.lake import Marks
 from mainstem.pipeline.delta.maintenance import DeltaMaintenance
 from mainstem.pipeline.delta.partitions import PartitionColumn
 from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable
+from mainstem.pipeline.passes.delta_files import write_delta_files
 from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns
 from mainstem.runtime.clock import ManualClock, SystemClock
@@ -74,6 +75,12 @@ def keys_now(lake: DeltaLake) -> list[str]:
     return [key for (key,) in connection.execute(f"SELECT _key FROM delta_scan('{uri}') ORDER BY 1").fetchall()]
 
 
+def append(table: DeltaLakeTable, added: pa.Table, marks: Marks) -> None:
+    """As an executor and the driver do it."""
+    files = write_delta_files(table.target(), added, {}, SystemClock().now_ms())
+    table.commit(marks, [file.description for file in files])
+
+
 def without(table: DeltaLakeTable, *keys: str) -> None:
     table.lake.table(NAME).delete({"_key": {"$in": list(keys)}})
     table.refresh()
@@ -82,7 +89,7 @@ def without(table: DeltaLakeTable, *keys: str) -> None:
 def test_small_files_become_one_and_the_marks_stay(lake: DeltaLake) -> None:
     table = made(lake)
     for n in range(FILES):
-        table.append(rows(f"a{n}", f"b{n}"), marked(n + 1, n))
+        append(table, rows(f"a{n}", f"b{n}"), marked(n + 1, n))
     without(table, "a1", "b2", "a3", "b3")
     expected = sorted({f"{letter}{n}" for letter in "ab" for n in range(FILES)} - {"a1", "b2", "a3", "b3"})
     done = run(lake, Step.COMPACT, Step.DELETES)
@@ -96,8 +103,8 @@ def test_small_files_become_one_and_the_marks_stay(lake: DeltaLake) -> None:
 
 def test_a_file_of_which_much_is_gone_is_written_anew(lake: DeltaLake) -> None:
     table = made(lake)
-    table.append(rows(*(f"{n:03}" for n in range(100))), marked(1))
-    table.append(rows(*(f"k{n:03}" for n in range(100))), marked(2))
+    append(table, rows(*(f"{n:03}" for n in range(100))), marked(1))
+    append(table, rows(*(f"k{n:03}" for n in range(100))), marked(2))
     without(table, *(f"{n:03}" for n in range(50)), "k000")
     assert run(lake, Step.DELETES)["deletes"] == {"files_read": 1, "files_written": 1}
     table.refresh()
@@ -110,7 +117,7 @@ def test_only_the_partitions_that_are_named(lake: DeltaLake) -> None:
     table = made(lake, partitioned=True)
     for n in range(FILES):
         for p in ("x", "y z"):
-            table.append(rows(f"{p}{n}", p=p), marked(n + 1))
+            append(table, rows(f"{p}{n}", p=p), marked(n + 1))
     assert run(lake, Step.COMPACT, partitions=("p=y+z",))["compact"]["files_read"] == FILES
     table.refresh()
     assert sorted(file.partition for file in table.files) == ["p=x"] * FILES + ["p=y+z"]
@@ -120,7 +127,7 @@ def test_only_the_partitions_that_are_named(lake: DeltaLake) -> None:
 def test_what_no_version_needs_is_removed(lake: DeltaLake, tmp_path: Path) -> None:
     table = made(lake)
     for n in range(FILES):
-        table.append(rows(f"a{n}"), marked(n + 1))
+        append(table, rows(f"a{n}"), marked(n + 1))
     stray = tmp_path / "default" / "orders" / "stray.parquet"
     stray.write_bytes(b"PAR1")
     run(lake, Step.COMPACT)

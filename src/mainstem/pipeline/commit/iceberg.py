@@ -19,9 +19,7 @@ from mainstem.pipeline.commit.lake import (
     Lake,
     LakeTable,
     Marks,
-    commit,
     is_a,
-    is_conflict,
     is_gone,
     raise_if_gone,
 )
@@ -107,7 +105,7 @@ class IcebergCommits:
             if logical in lost:
                 continue
             try:
-                self._commit_alone(change)
+                change.table.commit_staged()
             except (Conflict, NotFound) as error:
                 lost[logical] = error
             else:
@@ -116,7 +114,7 @@ class IcebergCommits:
             raise next(iter(lost.values()))
 
     def _stage(self, change: TableChange, batch: str) -> None:
-        """Write manifests. Nobody sees them before the transaction is committed."""
+        """Write manifests. They last, and nobody sees them before the transaction is committed."""
         transaction, table = change.table.transaction, change.table
         specs = table.java.specs()
         if change.is_state and (change.files or change.deletes):
@@ -142,22 +140,7 @@ class IcebergCommits:
         summary = {**change.marks.summary(), APPLICATION: self._lake.application, "mainstem.batch": batch}
         for name, value in summary.items():
             update.set(name, value)
-        commit(update)
-
-    def _commit_alone(self, change: TableChange) -> None:
-        """Commit one table's transaction, on what it began with or not at all.
-
-        The transaction's own commit would put the same files on top of whatever was committed meanwhile: those of
-        another pipeline that has just carried the same changes, say.
-        """
-        transaction, java = change.table.transaction, change.table.java
-        try:
-            java.operations().commit(transaction.startMetadata(), transaction.currentMetadata())
-        except Py4JJavaError as error:
-            if is_conflict(error):
-                raise Conflict(f"commit lost a race: {error.java_exception}") from error
-            raise_if_gone(error)
-            raise
+        table.stage(update)
 
     def _commit_together(self, changes: Sequence[TableChange]) -> bool:
         """False where the catalog does not know how: nothing was committed then."""

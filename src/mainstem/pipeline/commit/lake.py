@@ -16,6 +16,7 @@ from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
 from mainstem.model.position import LogId, LogPosition
 from mainstem.pipeline.commit.keyindex import DataFile
+from mainstem.pipeline.commit.syncing import sync_staged
 from mainstem.sql import spark_name
 from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of
 from mainstem.tables.layout import KEY, KINDS_PROPERTY, SINCE_PROPERTY, STATE_COLUMNS
@@ -97,6 +98,25 @@ class LakeTable:
         """Begin a transaction on the newest metadata, which is what is looked at from now on."""
         self.transaction = self.java.newTransaction()
 
+    def stage(self, update: Any) -> None:
+        """Put an update into the transaction. Its manifests last when this returns, and nobody sees them."""
+        commit(update)
+        sync_staged(self.transaction.currentMetadata().currentSnapshot())
+
+    def commit_staged(self) -> None:
+        """Commit the transaction, on what it began with or not at all.
+
+        The transaction's own commit would put the same files on top of whatever was committed meanwhile: those of
+        another pipeline that has just carried the same changes, say.
+        """
+        try:
+            commit(
+                self.java.operations(), "commit", self.transaction.startMetadata(), self.transaction.currentMetadata()
+            )
+        except Py4JJavaError as error:
+            raise_if_gone(error)
+            raise
+
     def refresh(self) -> None:
         """Load the current metadata."""
         self.java.refresh()
@@ -137,10 +157,12 @@ class LakeTable:
 
     def mark(self, marks: Marks) -> None:
         """Commit the marks alone."""
-        append = self.java.newFastAppend()
+        self.begin()
+        append = self.transaction.newFastAppend()
         for name, value in {**marks.summary(), APPLICATION: self.lake.application}.items():
             append.set(name, value)
-        commit(append)
+        self.stage(append)
+        self.commit_staged()
 
     def schema(self) -> dict[str, Any]:
         """The current schema, as Iceberg's metadata has it."""

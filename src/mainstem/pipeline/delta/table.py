@@ -1,4 +1,4 @@
-"""Delta tables as the pipeline's writer needs them: create, evolve, marks, append, replace by key. No Spark.
+"""Delta tables as the pipeline's writer needs them: create, evolve, marks, commits of files. No Spark, no rows.
 
 What a table covers is kept as Delta's own transaction identifiers, in the same commit as the rows: they stay in the
 log's checkpoints for ever, and a second writer with the same marks loses.
@@ -140,10 +140,6 @@ class DeltaLakeTable:
     ) -> None:
         """Add files that were written, and take rows out of the table's own. A newer version is a Conflict."""
         self._commit(Replacement(self.files, places, added=added), marks, operation)
-
-    def append(self, rows: pa.Table, marks: Marks) -> None:
-        """Add rows that are at hand, with the marks in the commit."""
-        self._commit(Replacement([], _NO_PLACES, rows), marks, "WRITE")
 
     def scan(self, columns: Sequence[Column] = ()) -> DeltaScan:
         """What the executors have to know to read its files."""

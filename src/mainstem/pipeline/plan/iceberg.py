@@ -18,6 +18,7 @@ from mainstem.pipeline.commit.keyindex import DataFile, KeyHashes, KeyIndex
 from mainstem.pipeline.commit.lake import Lake, LakeTable, Marks, is_a
 from mainstem.pipeline.commit.linking import link_segments
 from mainstem.pipeline.commit.places import KeyRange, LiveRows, PlaceFinder, build_index, move
+from mainstem.pipeline.commit.syncing import sync_head
 from mainstem.pipeline.passes.plan import IcebergTarget, Part, PartitionField, TableTask
 from mainstem.pipeline.passes.stores import remove_file
 from mainstem.pipeline.plan.declared import partition_state
@@ -269,6 +270,7 @@ class IcebergWriter:
         if plan.rewrite:
             rewrite_columns(self._lake, state, plan.rewrite, before)
             state.refresh()
+            sync_head(state.java)
         if plan.touches_schema:
             state.evolve(plan, self._covered(state))
             partition_state(state, self._settings)

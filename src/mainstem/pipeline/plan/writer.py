@@ -1,6 +1,6 @@
 """What a pass wants from the writer of one logical table, whatever its format."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -105,8 +105,3 @@ def sorted_by_table(described: pa.Table) -> dict[TableName, Written]:
         files = {STATE: written.state, HISTORY: written.history, DEAD_LETTERS: written.dead_letters}[row["part"]]
         files.append(WrittenFile(row["file"], row["rows"], row["hashes"] or b""))
     return found
-
-
-def no_rows(tables: Sequence[TableName]) -> dict[TableName, Written]:
-    """For tables of which the executors found nothing."""
-    return {table: Written() for table in tables}

@@ -22,6 +22,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import mainstem
+from mainstem.model.errors import Invalid
 
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 # Without it a Delta table reads, but with the rows that its deletion vectors took away.
@@ -73,6 +74,9 @@ def build_session(settings: SessionSettings) -> SparkSession:
     # Of workers elsewhere the cluster's own setting says which interpreter has our libraries.
     os.environ["PYSPARK_PYTHON"] = settings.more.get("spark.pyspark.python", settings.python)
     os.environ["PYSPARK_DRIVER_PYTHON"] = settings.python
+    if _is_reached_by_loopback(settings):
+        # Spark's page listens on all addresses of the machine without it, whatever the driver is bound to.
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.appName(settings.app).master(with_task_retries(settings.master))
     configuration = _configuration(settings)
     secrets = {name: value for name, value in configuration.items() if _SECRET.search(name)}
@@ -91,6 +95,14 @@ def build_session(settings: SessionSettings) -> SparkSession:
         atexit.register(shutil.rmtree, folder, True)
         session.sparkContext.addPyFile(str(pack_package(Path(folder))))
     return session
+
+
+def _is_reached_by_loopback(settings: SessionSettings) -> bool:
+    """Whether nothing but the driver's own address, if that is given, need be reached from other machines."""
+    is_told = settings.master.startswith("local") or "spark.driver.host" in settings.more
+    if settings.ui_port and not is_told:
+        raise Invalid("[pipeline] ui_port on a cluster. expected=spark.driver.host in [pipeline.spark]")
+    return is_told
 
 
 def with_task_retries(master: str) -> str:

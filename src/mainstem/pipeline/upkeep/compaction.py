@@ -17,7 +17,8 @@ from typing import Any
 
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
-from mainstem.pipeline.commit.lake import Lake, LakeTable, commit
+from mainstem.pipeline.commit.lake import Lake, LakeTable
+from mainstem.pipeline.commit.syncing import sync_files
 from mainstem.pipeline.session.spark import own_session
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.scanfiles import Planned, plan_files
@@ -155,8 +156,9 @@ class Compaction:
                 .mode("append")
                 .save(set_id)
             )
-            coordinator = iceberg.FileRewriteCoordinator.get()
-            return list(coordinator.fetchNewFiles(table.java, set_id))
+            written = list(iceberg.FileRewriteCoordinator.get().fetchNewFiles(table.java, set_id))
+            sync_files(str(file.location()) for file in written)
+            return written
         finally:
             iceberg.SparkTableCache.get().remove(set_id)
             iceberg.ScanTaskSetManager.get().removeTasks(table.java, set_id)
@@ -169,7 +171,8 @@ class Compaction:
         table.refresh()
         planned.gone |= {file.path for file in group.files}
         dangling = [path for path, files in planned.applies_to.items() if files <= planned.gone]
-        rewrite = table.java.newRewrite().validateFromSnapshot(planned.snapshot_id)
+        table.begin()
+        rewrite = table.transaction.newRewrite().validateFromSnapshot(planned.snapshot_id)
         for file in group.files:
             rewrite.deleteFile(planned.tasks[file.path].file())
         for path in dangling:
@@ -178,7 +181,8 @@ class Compaction:
         for new in written:
             rewrite.addFile(new)
         repeat_marks(table, rewrite)
-        commit(rewrite)
+        table.stage(rewrite)
+        table.commit_staged()
         table.refresh()
         done.groups += 1
         done.files_read += len(group.files)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
 from mainstem.pipeline.commit.lake import Lake, LakeTable, is_conflict
+from mainstem.pipeline.commit.syncing import sync_head
 from mainstem.pipeline.delta.maintenance import DeltaMaintenance
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.compaction import Compacted, Compaction, own_lake
@@ -135,6 +136,7 @@ class Maintenance:
             action = action.snapshotProperty(name, value)
         result = action.execute()
         table.refresh()
+        sync_head(table.java)
         return {
             "files_read": int(result.rewrittenDeleteFilesCount()),
             "files_written": int(result.addedDeleteFilesCount()),
@@ -149,6 +151,7 @@ class Maintenance:
             action = action.snapshotProperty(name, value)
         result = action.execute()
         table.refresh()
+        sync_head(table.java)
         return {
             "manifests_read": len(list(result.rewrittenManifests())),
             "manifests_written": len(list(result.addedManifests())),

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from mainstem.model.errors import Conflict, Invalid, NotFound
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
-from mainstem.pipeline.commit.lake import Lake, LakeTable, commit
+from mainstem.pipeline.commit.lake import Lake, LakeTable
 from mainstem.pipeline.passes.kernel import run_task
 from mainstem.pipeline.passes.plan import CHANGE, DESCRIPTIONS, Part, PassPlan, TableTask
 from mainstem.pipeline.passes.stores import remove_file
@@ -122,13 +122,15 @@ class Rebuild:
         """Put the new files in the place of all that the table had, if it still has just that."""
         state.refresh()
         classes, specs = self._lake.classes, state.java.specs()
-        overwrite = state.java.newOverwrite().validateFromSnapshot(began)
+        state.begin()
+        overwrite = state.transaction.newOverwrite().validateFromSnapshot(began)
         overwrite.overwriteByRowFilter(self._lake.jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue())
         overwrite.validateNoConflictingData().validateNoConflictingDeletes()
         for file in written.state:
             overwrite.addFile(classes.file_of(classes.read_json(file.description), specs))
         repeat_marks(state, overwrite)
-        commit(overwrite)
+        state.stage(overwrite)
+        state.commit_staged()
         return len(written.state)
 
 
