@@ -19,6 +19,8 @@ from benchmarks import (
     kafka,
     kafka_rows,
     kafka_scale,
+    mongo,
+    mongo_large,
     queries,
     s3,
     start,
@@ -43,6 +45,8 @@ SECTIONS = {
     "idle": idle,
     "sync": sync,
     "kafka": kafka,
+    "mongo": mongo,
+    "mongo_large": mongo_large,
     "kafkascale": kafka_scale,
     "kafkarows": kafka_rows,
 }

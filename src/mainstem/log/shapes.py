@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 
+from mainstem.model.typed_text import DecimalText, TimeText
+
 NAME_LENGTH_MAX = 255
 COLUMNS_MAX = 1_000
 DEPTH_MAX = 64
@@ -35,6 +37,8 @@ _JSON_TYPES: Mapping[type, str] = {
     str: "string",
     dict: "object",
     list: "array",
+    TimeText: "time",
+    DecimalText: "decimal",
 }
 _Int = Annotated[int, msgspec.Meta(ge=-INT_MAX, le=INT_MAX)]
 # The types that a decoder can tell as sharply as a look at the value does.
@@ -202,6 +206,17 @@ class Shape:
         if changed and self._types:
             self._accepts = self._make_decoder()
             self._pattern = self._make_pattern()
+
+    def note(self, types: Mapping[str, set[str]]) -> None:
+        """Take note of rows whose columns are known without a look at their values: each of them has all of these.
+
+        A type may also be that of a table's column, where JSON has none for it (`tables.types.TYPED`).
+        """
+        for name, found in types.items():
+            self._types.setdefault(name, set()).update(found)
+        self._always = set(types) if self._always is None else self._always.intersection(types)
+        self._order = None
+        self._accepts = self._pattern = None
 
     def _make_pattern(self) -> str | None:
         """The text of a row that adds nothing to what is known; None where rows differ in more than their values."""

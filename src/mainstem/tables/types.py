@@ -12,6 +12,7 @@ from functools import reduce
 from typing import NewType
 
 from mainstem.model.errors import Invalid
+from mainstem.model.typed_text import DECIMAL_PRECISION, DECIMAL_SCALE
 
 # An Iceberg type as its specification writes it: "long", "decimal(10,2)", "timestamptz", "variant".
 ColumnType = NewType("ColumnType", str)
@@ -21,12 +22,18 @@ DOUBLE = ColumnType("double")
 STRING = ColumnType("string")
 BOOLEAN = ColumnType("boolean")
 VARIANT = ColumnType("variant")
+TIMESTAMPTZ = ColumnType("timestamptz")
+# What inferred columns of exact numbers are.
+DECIMAL = ColumnType(f"decimal({DECIMAL_PRECISION},{DECIMAL_SCALE})")
 
 DECIMAL_PRECISION_MAX = 38
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _PLAIN_TYPES = frozenset(
     ["boolean", "int", "long", "float", "double", "date", "timestamp", "timestamptz", "string", "binary", "uuid"]
 )
+# Types that JSON has no word for. A door whose rows have types of their own says them in a segment's footer, beside the
+# JSON types: the column is declared by that.
+_TYPED = frozenset(["date", "timestamp", "timestamptz", "uuid", "binary"])
 # What people write, and what it is called in Iceberg.
 _ALIASES = {
     "bool": "boolean",
@@ -49,7 +56,8 @@ class Kind(StrEnum):
     """What the values of an inferred column have been so far.
 
     NULL is below everything and STRING above everything. `INT` holds whole numbers that a double keeps exactly,
-    `LONG` those that only 64 bits do: so an INT column may become DOUBLE, a LONG one may not.
+    `LONG` those that only 64 bits do: so an INT column may become DOUBLE, a LONG one may not. `TIME` and `DECIMAL` are
+    what JSON has no type for: only a door that knows its values' types (Mongo's) says so.
     """
 
     NULL = "null"
@@ -57,6 +65,8 @@ class Kind(StrEnum):
     INT = "int"
     LONG = "long"
     DOUBLE = "double"
+    DECIMAL = "decimal"
+    TIME = "time"
     JSON = "json"
     STRING = "string"
 
@@ -72,11 +82,15 @@ _KIND_BY_JSON_TYPE = {
     "string": Kind.STRING,
     "object": Kind.JSON,
     "array": Kind.JSON,
+    "time": Kind.TIME,
+    "decimal": Kind.DECIMAL,
 }
 
 _JOINS = {
     frozenset((Kind.INT, Kind.LONG)): Kind.LONG,
     frozenset((Kind.INT, Kind.DOUBLE)): Kind.DOUBLE,
+    frozenset((Kind.INT, Kind.DECIMAL)): Kind.DECIMAL,
+    frozenset((Kind.LONG, Kind.DECIMAL)): Kind.DECIMAL,
 }
 
 _TYPE_BY_KIND = {
@@ -85,6 +99,8 @@ _TYPE_BY_KIND = {
     Kind.INT: LONG,
     Kind.LONG: LONG,
     Kind.DOUBLE: DOUBLE,
+    Kind.DECIMAL: DECIMAL,
+    Kind.TIME: TIMESTAMPTZ,
     Kind.JSON: STRING,
     Kind.STRING: STRING,
 }
@@ -102,10 +118,25 @@ def join_kinds(left: Kind, right: Kind) -> Kind:
 def kind_of(json_types: Iterable[str]) -> Kind:
     """The kind of a column in which values of these JSON types were seen."""
     try:
-        kinds = [_KIND_BY_JSON_TYPE[name] for name in json_types]
+        # A value with a type of its own is written as text: that is what it is in a column of another kind.
+        kinds = [Kind.STRING if is_typed(name) else _KIND_BY_JSON_TYPE[name] for name in json_types]
     except KeyError as unknown:
         raise Invalid(f"unknown JSON type. expected={sorted(_KIND_BY_JSON_TYPE)} got={unknown}") from None
     return reduce(join_kinds, kinds, Kind.NULL)
+
+
+def is_typed(name: str) -> bool:
+    """Whether a footer's word for a column's values is the type of a table's column, and not a JSON type."""
+    return name in _TYPED or decimal_of(name) is not None
+
+
+def typed_by_source(names: Iterable[str]) -> ColumnType | None:
+    """The type that a column's source gave it; None where it gave none, or several that are not one.
+
+    A value without a type (a text among instants, say) does not count: it is converted, or becomes a dead letter.
+    """
+    found = {ColumnType(name) for name in names if is_typed(name)}
+    return next((one for one in found if all(one == each or widens_in_place(each, one) for each in found)), None)
 
 
 def type_of(kind: Kind, nested: Nested) -> ColumnType:
@@ -147,4 +178,6 @@ def keeps_every_value(old: ColumnType, new: ColumnType) -> bool:
     """Whether a cast of all rows to the new type loses nothing that matters. A rewrite is allowed only then."""
     if new == STRING:
         return old != ColumnType("binary")
+    if new == DECIMAL:
+        return old in (ColumnType("int"), LONG)
     return new == DOUBLE and old in (ColumnType("int"), LONG, ColumnType("float"))

@@ -5,50 +5,34 @@ batches to `Writer`, which puts them through the gate into the log. What is dura
 log's order, before anybody who waits hears of it.
 """
 
-import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bson.binary import Binary
 from bson.objectid import ObjectId
 
-from mainstem.admission import Intake
 from mainstem.documents import matcher
+from mainstem.feeds.documents.carrying import Writer
 from mainstem.feeds.documents.checks import check_name
-from mainstem.feeds.documents.drafts import Busy, Draft, Held, document_hold
+from mainstem.feeds.documents.drafts import Busy, Draft, document_hold
 from mainstem.feeds.documents.errors import DuplicateKey, NotValid, WriteConflict
 from mainstem.feeds.documents.indexes import Entries
-from mainstem.feeds.documents.reading import Found, View
-from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
-from mainstem.model.batch import Batch, Encoding
-from mainstem.model.change import SourceId
-from mainstem.model.checksum import crc32
-from mainstem.model.errors import Invalid, Overloaded
-from mainstem.model.position import LogPosition
+from mainstem.feeds.documents.reading import View
+from mainstem.feeds.documents.spilling import Found
+from mainstem.feeds.documents.state import COLLECTIONS, Collection
+from mainstem.model.errors import Invalid
 from mainstem.wire.mongo.batches import (
-    SOURCES,
     DocumentBatch,
     DocumentOperation,
     Kind,
-    encode_batch,
-    table_of,
 )
-from mainstem.wire.mongo.frames import encode_document
-from mainstem.wire.mongo.ordered import key_text, ordered
+from mainstem.wire.mongo.frames import encode_document, id_document
+from mainstem.wire.mongo.keys import key_text
+from mainstem.wire.mongo.ordered import ordered
 
-# Batches on their way to the log at once. Each lane is a source of its own, with one batch at a time.
-LANES = 64
 TRANSACTION_BYTES_MAX = 40 * 1024 * 1024
-_RETRY_AFTER_S = 1.0
 T = TypeVar("T")
-
-
-class DocumentsBatch(Batch, frozen=True, kw_only=True, gc=False):
-    """A batch of the Mongo door with its operations at hand: whoever hears of it need not read the payload again."""
-
-    documents: DocumentBatch
-    keys: tuple[bytes, ...]
 
 
 class Retry(NamedTuple):
@@ -65,68 +49,6 @@ class Change(NamedTuple):
     values: dict[str, Any]
     kind: Kind
     description: bytes | None
-
-
-class Writer:
-    """Puts batches through the gate into the log. Belongs to the event loop."""
-
-    def __init__(self, intake: Intake, state: State, new_id: Callable[[], ObjectId] = ObjectId) -> None:
-        self._intake = intake
-        self.state = state
-        self.held = Held()
-        self.new_id = new_id
-        self._lanes: asyncio.Queue[int] = asyncio.Queue()
-        for lane in range(LANES):
-            self._lanes.put_nowait(lane)
-        self._under_way: set[asyncio.Task[LogPosition]] = set()
-        self._closing = False
-
-    async def carry(self, draft: Draft, batch: DocumentBatch) -> LogPosition:
-        """Make a draft's batch durable, then let go of what the draft holds. Goes on when the caller goes away."""
-        if self._closing:
-            self.held.release(draft)
-            raise Overloaded("the server is stopping", retry_after_s=_RETRY_AFTER_S, reason="shutting_down")
-        draft.is_carried = True
-        task = asyncio.create_task(self._carry(draft, batch, tuple(draft.keys)))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return await asyncio.shield(task)
-
-    async def _carry(self, draft: Draft, batch: DocumentBatch, keys: tuple[bytes, ...]) -> LogPosition:
-        try:
-            lane = await self._lanes.get()
-            try:
-                return await self._append(lane, batch, keys)
-            finally:
-                self._lanes.put_nowait(lane)
-        finally:
-            draft.is_carried = False
-            self.held.release(draft)
-
-    async def _append(self, lane: int, batch: DocumentBatch, keys: tuple[bytes, ...]) -> LogPosition:
-        payload = encode_batch(batch)
-        source = SourceId(f"{SOURCES}{lane}")
-        ticket = self._intake.take(
-            DocumentsBatch(
-                source=source,
-                sequence=self._intake.gate.dedup.highest(source) + 1,
-                count=len(batch.operations),
-                encoding=Encoding.DOCUMENTS,
-                payload=payload,
-                fingerprint=crc32(payload),
-                tables=frozenset([table_of(each.database, each.collection) for each in batch.operations]),
-                documents=batch,
-                keys=keys,
-            )
-        )
-        assert ticket.outcome is not None
-        return (await ticket.outcome).last
-
-    async def close(self) -> None:
-        """Take nothing more, and wait for what is under way."""
-        self._closing = True
-        if self._under_way:
-            await asyncio.wait(self._under_way)
 
 
 class Unit:
@@ -284,17 +206,37 @@ class Unit:
         self._check_valid(collection, values)
         unique = self._unique(collection, key, None, values)
         self.draft.unique |= unique
-        self._add(
-            DocumentOperation(
-                kind=Kind.INSERT,
-                database=collection.database,
-                collection=collection.name,
-                key=key_text(identity),
-                id=encode_document({"_id": identity}),
-                document=document,
-            ),
-            key,
-        )
+        self._add(_insertion(collection, identity, document), key, values)
+
+    def insert_free(self, collection: Collection, documents: Sequence[tuple[bytes, dict[str, Any]]]) -> int:
+        """Insert new documents from the first one on, up to one that needs a closer look: its id is taken or held, it
+        does not fit an index, or there is a validator. How many; that one is `insert`'s."""
+        if self.is_transaction or not collection.number or collection.options.get("validator"):
+            return 0
+        place = (collection.database, collection.name)
+        keys = [ordered(values["_id"]) for _, values in documents]
+        overlay, seen = self.view.overlay_of(collection), set[bytes]()
+        for free, key in enumerate(keys):  # noqa: B007 - how far it came is what counts
+            if key in seen or key in overlay or self.writer.held.is_taken((*place, key), self.draft):
+                break
+            seen.add(key)
+        else:
+            free = len(keys)
+        if free == 0:
+            return 0
+        # Held before they are looked up: so nobody else takes one until this is written.
+        self._hold([(*place, key) for key in keys[:free]])
+        if taken := self.state.taken(collection, keys[:free]):
+            free = next(at for at, key in enumerate(keys) if key in taken)
+        for at, (document, values) in enumerate(documents[:free]):
+            if collection.kept:
+                try:
+                    unique = self._unique(collection, keys[at], None, values)
+                except (DuplicateKey, Invalid, Busy):
+                    return at
+                self.draft.unique |= unique
+            self._add(_insertion(collection, values["_id"], document), keys[at], values)
+        return free
 
     def change(
         self,
@@ -331,6 +273,7 @@ class Unit:
                 before=current.document if collection.has_images else None,
             ),
             key,
+            change.values,
         )
         return values, change
 
@@ -361,8 +304,8 @@ class Unit:
         )
         return values
 
-    def _add(self, operation: DocumentOperation, key: bytes) -> None:
-        self.draft.add(operation, key)
+    def _add(self, operation: DocumentOperation, key: bytes, values: Mapping[str, Any] | None = None) -> None:
+        self.draft.add(operation, key, values)
         if self.is_transaction and self.draft.bytes > TRANSACTION_BYTES_MAX:
             # One batch of the log, so it must fit one.
             raise Invalid(
@@ -385,7 +328,7 @@ class Unit:
     ) -> dict[tuple[str, str, int, bytes], bytes | None]:
         """Check the unique indexes, hold the values that are taken or freed, and say which."""
         changes: dict[tuple[str, str, int, bytes], bytes | None] = {}
-        for entries in collection.indexes:
+        for entries in collection.kept:
             index = entries.index
             had = entries.stored(before)
             has = entries.of(after) if after is not None else set()
@@ -417,6 +360,17 @@ class Unit:
             return
         if not matcher(validator)(values):
             raise NotValid({"failingDocumentId": values.get("_id")})
+
+
+def _insertion(collection: Collection, identity: Any, document: bytes) -> DocumentOperation:
+    return DocumentOperation(
+        kind=Kind.INSERT,
+        database=collection.database,
+        collection=collection.name,
+        key=key_text(identity),
+        id=id_document(document, identity),
+        document=document,
+    )
 
 
 def shown_values(entries: Entries, values: Mapping[str, Any]) -> dict[str, Any]:

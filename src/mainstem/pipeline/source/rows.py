@@ -15,6 +15,7 @@ from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.pipeline.passes.stores import for_spark
 from mainstem.pipeline.source.segments import TableSlice
+from mainstem.sql import spark_text
 from mainstem.tables.types import ColumnType
 
 SEGMENT_SCHEMA = StructType(
@@ -38,17 +39,14 @@ SEGMENT_SCHEMA = StructType(
     ]
 )
 
+# Changes one after the other that are read by one task: many row groups of a segment.
+_NEIGHBOURS = 131_072
 _SPARK_TYPES = {
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
     # Spark has no uuid; Iceberg's writer takes its text.
     "uuid": "string",
 }
-
-
-def literal(text: str) -> str:
-    """A string in Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def read_segments(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -58,7 +56,7 @@ def read_segments(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def of_table(rows: DataFrame, table: TableName, after: LogPosition | None) -> DataFrame:
     """One table's rows, past a position where some are not. Segments are sorted by table, so Parquet skips others."""
-    condition = f"namespace = {literal(table.namespace)} AND `table` = {literal(table.table)}"
+    condition = f"namespace = {spark_text(table.namespace)} AND `table` = {spark_text(table.table)}"
     return rows.where(condition if after is None else f"{condition} AND position > {int(after)}L")
 
 
@@ -70,19 +68,18 @@ def keys_of(spark: SparkSession, run: TableSlice) -> DataFrame:
 def without_tables(rows: DataFrame, tables: Sequence[TableName]) -> DataFrame:
     """The rows of all other tables."""
     for name in tables:
-        rows = rows.where(f"NOT (namespace = {literal(name.namespace)} AND `table` = {literal(name.table)})")
+        rows = rows.where(f"NOT (namespace = {spark_text(name.namespace)} AND `table` = {spark_text(name.table)})")
     return rows
 
 
-def latest_of_each_key(changes: DataFrame, segments: DataFrame) -> DataFrame:
-    """The last change of every key of one table, each with `stands_for`: how many changes of the key there are.
+def latest_of_each_key(changes: DataFrame, tasks: int) -> DataFrame:
+    """The last `position` of every key of one table, and `stands_for`: how many changes of the key there are.
 
-    Keys and positions of `changes` decide. The winners' rows are then taken from `segments`, the files that hold these
-    changes: Spark reads the columns that are asked for and no others, and what lost is neither shuffled nor parsed.
+    Neighbours in the log come to one task, so that no two tasks read the same part of a segment.
     """
-    latest = changes.groupBy("key").agg(sf.expr("max(position) AS last"), sf.expr("count(1) AS stands_for"))
-    chosen = sf.broadcast(latest.select("last", "stands_for"))
-    return segments.join(chosen, segments["position"] == chosen["last"]).drop("last")
+    latest = changes.groupBy("key").agg(sf.expr("max(position) AS position"), sf.expr("count(1) AS stands_for"))
+    task = sf.expr(f"CAST(pmod(position DIV {_NEIGHBOURS}, {tasks}) AS int)")
+    return latest.select("position", "stands_for").repartitionById(tasks, task)
 
 
 def spark_type(column_type: ColumnType) -> str:
