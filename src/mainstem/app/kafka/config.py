@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from mainstem.admission.quotas import QuotasSettings
 from mainstem.feeds.groups.settings import GroupSettings
 from mainstem.feeds.transactions.settings import TransactionSettings
 
@@ -35,3 +36,4 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: dict[str, str] = {}
     groups: GroupSettings = GroupSettings()
     transactions: TransactionSettings = TransactionSettings()
+    quotas: QuotasSettings = QuotasSettings()

@@ -81,7 +81,7 @@ async def _fetch(fetching: Fetching, request: Any, context: Context) -> Message:
             room -= len(answer["records"] or b"")
             partitions.append(answer)
         answers.append({"topic_id" if by_id else "topic": named, "partitions": partitions})
-    return {"error_code": ErrorCode.none, "session_id": 0, "responses": answers, "throttle_time": context.throttle_ms}
+    return {"error_code": ErrorCode.none, "session_id": 0, "responses": answers}
 
 
 def _wanted(cluster: Cluster, topic: TopicState | None, part: Any, context: Context, *, by_id: bool) -> _Wanted:

@@ -60,7 +60,7 @@ async def _produce(
         return None
     for answer, accepted in waiting:
         await _durable(answer, accepted)
-    return {"responses": topics, "throttle_time": context.throttle_ms}
+    return {"responses": topics}
 
 
 def _append(
