@@ -19,6 +19,7 @@ import kafka
 from kafka import TopicPartition as PyPartition
 from mainstem.client import CdcClient, delete, insert, update
 from tests.harness.kafka import KafkaServer
+from tests.unit.doors.kafka_world import filled_table
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +222,9 @@ def test_versions_that_nobody_knows_are_answered_as_kafka_does(server: KafkaServ
         answer = _answer(plain)
         # Version 0: the correlation id, UNSUPPORTED_VERSION, and the versions that there are.
         assert struct.unpack_from(">ihi", answer)[:2] == (7, 35)
-        assert struct.unpack_from(">i", answer, 6)[0] > 15
+        known = [(each["api_key"], each["min_version"], each["max_version"]) for each in filled_table().versions()]
+        assert struct.unpack_from(">i", answer, 6)[0] == len(known)
+        assert list(struct.iter_unpack(">hhh", answer[10:])) == known
     for frame in (_frame(3, 99, 1), _frame(999, 0, 1), _frame(0, 9, 1), struct.pack(">i", 1 << 30), b"GET / HTTP"):
         with _connected(server) as plain:
             plain.sendall(frame)

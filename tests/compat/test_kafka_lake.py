@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -15,18 +14,9 @@ from mainstem.client import CdcClient, insert
 from tests.harness.kafka import KafkaServer, eventually
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    started = KafkaServer(
-        tmp_path_factory.mktemp("kafka-lake"),
-        pipeline=True,
-        log={"segment_retention_s": 0.0},
-        tail_bytes_max=1 << 20,
-        retention_check_s=1.0,
-    )
-    asyncio.run(started.start())
-    yield started
-    asyncio.run(started.stop())
+@pytest.fixture
+def server(kafka_lake: KafkaServer) -> KafkaServer:
+    return kafka_lake
 
 
 def rows(server: KafkaServer, table: str, columns: str, more: str = "") -> list[Any]:
