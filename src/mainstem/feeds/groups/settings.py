@@ -17,6 +17,8 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # Committed offsets of all groups together, each with its note.
     offsets_max: Positive = 1_000_000
     offset_metadata_bytes_max: Positive = 4096
+    # The notes of all of them together. All are in memory, and in what the log keeps of itself at each seal.
+    offset_notes_bytes_max: Positive = 64 * 1024 * 1024
     session_timeout_ms_min: Positive = 6_000
     session_timeout_ms_max: Positive = 1_800_000
     # How long a new group waits for more members before its first assignment. Kafka waits for 3 s, for the sake of
