@@ -11,8 +11,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mainstem.app.kafka.letters import Letters
 from mainstem.app.query import CatalogLake
 from mainstem.feeds.topics.retention import StoredFile
+from mainstem.feeds.topics.segments import JSON_PREFIX
 from mainstem.formats.delta.engine import PLACES, engine_of
 from mainstem.formats.delta.log import AddFile, DeltaLog
 from mainstem.formats.delta.transaction import Commit, Replacement, Transaction
@@ -22,7 +24,6 @@ from mainstem.query.delta import DeltaVersion
 from mainstem.wire.kafka.opening import Record
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-JSON_PREFIX = "_kafka_"
 _STEP = 512
 _headers = msgspec.json.Decoder(list[tuple[str, str | None]])
 
@@ -32,10 +33,25 @@ class TopicRows:
 
     def __init__(self, lake: CatalogLake) -> None:
         self._lake = lake
+        self._letters = Letters()
 
     def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
         """The first records of a partition from an offset on, in order, of about so many bytes."""
         version = self._version(table)
+        found, before = self._of_table(version, partition, offset, before, bytes_max)
+        if (letters := self._letters_of(table, version)) is not None:
+            more, before = self._letters.records(letters, partition, offset, before, bytes_max)
+            found = [record for record in (*found, *more) if record.offset < before]
+        return sorted(found)
+
+    def _letters_of(self, table: TableName, version: DeltaVersion | None) -> DeltaVersion | None:
+        """Where a topic whose values are JSON has the records that are no rows. It may have no others."""
+        return None if version is not None and not _prefix(version) else self._version(table.dead_letters)
+
+    def _of_table(
+        self, version: DeltaVersion | None, partition: int, offset: int, before: int, bytes_max: int
+    ) -> tuple[list[Record], int]:
+        """Records that have rows, and the offset before which none of those is missing."""
         found: list[Record] = []
         size = 0
         files = list(self._files(version, partition, offset))
@@ -50,8 +66,8 @@ class TopicRows:
                 found += _as_records(part, prefix)
                 size += part.nbytes
                 if size > bytes_max and max(found).offset < bound:
-                    return sorted(found)
-        return sorted(found)
+                    return found, max(found).offset + 1
+        return found, before
 
     def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         """The first record from an offset on whose time is the given one or later."""
@@ -69,6 +85,9 @@ class TopicRows:
             times = rows[f"{prefix}timestamp"]
             rows = rows.filter(pc.greater_equal(times, pa.scalar(wanted, times.type)))
             found += _as_records(rows, prefix)
+        if (letters := self._letters_of(table, version)) is not None:
+            first = self._letters.first_at(letters, partition, offset, timestamp)
+            found += [] if first is None else [first]
         return min(found, default=None)
 
     def files(self, table: TableName) -> list[StoredFile]:

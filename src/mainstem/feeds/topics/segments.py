@@ -21,6 +21,8 @@ from mainstem.model.names import TableName
 from mainstem.tables.kinds import TOPIC_COMPACT, TOPIC_JSON
 from mainstem.wire.kafka.opening import Record
 
+# Before the record's own columns, beside the fields of its value.
+JSON_PREFIX = "_kafka_"
 _CACHED_MAX = 8
 _STEP = 256
 _CACHED_BYTES_MAX = 32 * 1024 * 1024
@@ -34,8 +36,14 @@ class _Row(msgspec.Struct, gc=False):
     headers: list[tuple[str, str | None]] | None = None
 
 
-class _JsonRow(_Row, gc=False, rename=lambda name: f"_kafka_{name}"):
-    """Beside the fields of its value."""
+class _JsonRow(msgspec.Struct, gc=False, rename=lambda name: JSON_PREFIX + name):
+    """Beside the fields of its value. Not a subclass of the other: fields are renamed where they stand alone."""
+
+    offset: int
+    timestamp: dt.datetime | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: list[tuple[str, str | None]] | None = None
 
 
 _rows = msgspec.json.Decoder(_Row)
@@ -108,19 +116,29 @@ class SegmentRecords:
 def _read(segment: SegmentInfo, table: TableName, partition: int) -> _Part:
     import pyarrow.compute as pc
 
+    kind = segment.tables[table].kind
     # By the key's text, which begins with the partition: "0" is the character behind "/".
     ours = (
         (pc.field("namespace") == table.namespace)
         & (pc.field("table") == table.table)
-        & pc.field("error").is_null()
         & (pc.field("key") >= f"{partition}/")
         & (pc.field("key") < f"{partition}0")
         # A compacted topic's record without a value has no row.
         & pc.field("columns").is_valid()
     )
+    names = ["key", "columns"]
+    if kind == TOPIC_JSON:
+        # Those that do not fit are records all the same.
+        names += ["metadata", "error"]
+    else:
+        ours &= pc.field("error").is_null()
     with pa.OSFile(str(segment.path)) as source:
-        rows = pq.read_table(source, columns=["key", "columns"], filters=ours)
-    kind = segment.tables[table].kind
+        rows = pq.read_table(source, columns=names, filters=ours)
+    if kind == TOPIC_JSON:
+        texts, is_record = letter_texts(rows["columns"], rows["metadata"])
+        fits = rows["error"].is_null()
+        texts = pc.if_else(fits, rows["columns"], texts)
+        rows = pa.table({"key": rows["key"], "columns": texts}).filter(pc.or_(fits, is_record))
     if kind == TOPIC_COMPACT:
         offsets = np.array([_rows.decode(text).offset for text in rows["columns"].to_pylist()], np.int64)
     else:
@@ -133,6 +151,20 @@ def _read(segment: SegmentInfo, table: TableName, partition: int) -> _Part:
         order = np.argsort(offsets, kind="stable")
         offsets, columns = offsets[order], columns.take(pa.array(order))
     return _Part(offsets, columns, kind == TOPIC_JSON)
+
+
+def letter_texts(columns: pa.ChunkedArray, metadata: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The records of dead letters as JSON (see `json_record`), and which of them are one: a batch that could not be
+    opened is a letter, too. What is no JSON object is told by the metadata, what only does not fit tells it itself."""
+    import pyarrow.compute as pc
+
+    texts = pc.coalesce(metadata, columns)
+    return texts, pc.fill_null(pc.match_substring(texts, f'"{JSON_PREFIX}offset":'), False)
+
+
+def json_record(text: str) -> Record:
+    """A record from the columns of its row."""
+    return _record(_json_rows.decode(text))
 
 
 def _merged(parts: Sequence[_Part], offset: int, before: int, bytes_max: int) -> list[Record]:
@@ -154,7 +186,7 @@ def _merged(parts: Sequence[_Part], offset: int, before: int, bytes_max: int) ->
     return found
 
 
-def _record(row: _Row) -> Record:
+def _record(row: _Row | _JsonRow) -> Record:
     headers = tuple((name, _plain(value)) for name, value in row.headers or ())
     # Whole milliseconds: a fraction would come from a float.
     time_ms = -1 if row.timestamp is None else round(row.timestamp.timestamp() * 1000)
