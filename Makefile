@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test test-rest test-all chromium kcat test-typescript check proto compat compat-trino compat-flink serve bench soak lock clean
+.PHONY: help setup demo todo test test-rest test-all chromium kcat test-typescript check proto compat compat-trino compat-flink serve bench soak docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@test -x $(VENV)/bin/uv || $(PY) -m pip install --quiet --disable-pip-version-check uv
 	@echo "installing the locked dependencies"
 	@$(VENV)/bin/uv pip sync --quiet --compile-bytecode --python $(PY) --require-hashes requirements/dev.txt
-	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@$(VENV)/bin/uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --config-setting editable_mode=compat --editable .
 	@touch $@
 
 # The jars that Spark needs, fetched once by their Maven coordinates into the user's cache, and a file of the classes in
@@ -95,12 +95,13 @@ compat-flink: setup ## Flink on the catalog's tables, on disk and on S3 (fetches
 	@$(PY) -m tests.compat.flink $(ARGS)
 
 check: $(STAMP) ## ruff, mypy --strict and import-linter
-	@$(VENV)/bin/ruff check src tests benchmarks
-	@$(VENV)/bin/ruff format --check --quiet src tests benchmarks
+	@$(VENV)/bin/ruff check src tests benchmarks docs
+	@$(VENV)/bin/ruff format --check --quiet src tests benchmarks docs
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@$(PY) $(TS)/vectors/generate.py --check
 	@$(PY) -m mainstem.wire.sync.generate --check
+	@$(PY) docs/packages.py --check
 
 proto: $(STAMP) ## Generate the sync protocol's classes from its schema
 	@$(PY) -m mainstem.wire.sync.generate
@@ -109,9 +110,17 @@ bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm run --silent build; fi
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)
 
+docs: $(STAMP) ## Write the pages that are made from the code: the packages, the configuration
+	@$(PY) docs/packages.py
+	@$(PY) -c "from mainstem.app.reference import to_markdown; print(to_markdown(), end='')" > docs/guides/configuration.md
+
+wheels: $(STAMP) ## Build the wheels of the server and of the thin client into dist/
+	@$(VENV)/bin/uv build --quiet --wheel --no-build-isolation --python $(PY) --out-dir dist clients/python
+	@$(VENV)/bin/uv build --quiet --wheel --no-build-isolation --python $(PY) --out-dir dist .
+
 lock: ## Lock the dependencies again, with hashes and without addresses
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 \
-	  --no-header --no-emit-index-url --no-emit-find-links --extra dev pyproject.toml -o requirements/dev.txt
+	  --no-header --no-emit-index-url --no-emit-find-links --no-emit-package mainstem-client --extra dev pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove what was built, but not your data
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

@@ -17,6 +17,8 @@ from benchmarks import (
     idle,
     ingest,
     kafka,
+    mongo,
+    mongo_large,
     queries,
     s3,
     start,
@@ -41,6 +43,8 @@ SECTIONS = {
     "idle": idle,
     "sync": sync,
     "kafka": kafka,
+    "mongo": mongo,
+    "mongo_large": mongo_large,
 }
 
 

@@ -44,7 +44,7 @@ async def test_versions_and_variants(tmp_path: Path) -> None:
         newest, before, first = shown["snapshots"]
         assert [each["snapshotId"] for each in shown["snapshots"]] == ["2", "1", "0"]
         assert (newest["rows"], newest["dataFiles"], newest["deleteFiles"]) == (40, 2, 2)
-        assert (before["rows"], before["dataFiles"], before["deleteFiles"]) == (None, 2, 0)
+        assert (before["rows"], before["dataFiles"], before["deleteFiles"]) == (100, 2, 0)
         assert (first["dataFiles"], first["operation"]) == (0, "create table")
         (written,) = (await ask("GET", "/v1/write-stats"))["tables"]
         assert (written["rows"], written["rowsAddedHour"], written["commitsHour"]) == (40, 100, 3)

@@ -19,14 +19,14 @@ def _make(folder: Path) -> None:
 
 
 @contextmanager
-def reference_server(scratch: Path) -> Iterator[int]:
+def reference_server(scratch: Path, heap: str = "256m") -> Iterator[int]:
     """Its port, for as long as it runs. Netty and the logging interface are Spark's."""
     jars = Path(pyspark.__file__).parent / "jars"
     folder = cached(f"mongo-java-server-{_VERSION}", _make)
     found = [*folder.glob("*.jar"), *jars.glob("netty-*.jar"), *jars.glob("slf4j-api-*.jar")]
     classpath = ":".join(map(str, [scratch, *found]))
     subprocess.run(["javac", "-cp", classpath, "-d", str(scratch), str(_SOURCE)], check=True, capture_output=True)
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classpath, "ReferenceServer"]
+    command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-cp", classpath, "ReferenceServer"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:

@@ -8,9 +8,11 @@ refused or lost is never remembered, and a restart forgets nothing that was ackn
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
+from mainstem.admission.keyed import KeyedBatches, is_keyed
 from mainstem.admission.limits import OutOfSequence
 from mainstem.admission.recent import RecentBatches
 from mainstem.admission.sequences import SequenceSet
@@ -37,6 +39,9 @@ class DedupSettings:
     # With many sources each gets an equal share of this, and at least `recent_min`.
     recent_total_max: int = 1 << 20
     recent_min: int = 64
+    # Batches that are known by a key (`keyed`), and how long each is remembered at least.
+    keys_max: int = 500_000
+    keys_idle_ms: int = 60_000
 
 
 class Seen(Enum):
@@ -45,6 +50,17 @@ class Seen(Enum):
     NEVER = 0
     # Durable; with the same content, as far as that is still known.
     SAME = 1
+
+
+class Heard(NamedTuple):
+    """What an operator sees of a source."""
+
+    lowest: int
+    highest: int
+    persisted: int | None
+    # Batches that are durable and not yet in the tables, as far as they are told apart.
+    waiting: int
+    seen_ms: int
 
 
 class _StoredSource(msgspec.Struct, array_like=True, frozen=True):
@@ -70,6 +86,13 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True):
     sources: list[msgspec.Raw]
 
 
+class _StoredWithKeys(_Stored, array_like=True, frozen=True):
+    """Where batches with keys were seen. The others are stored as they always were."""
+
+    key_sequences: bytes = b""
+    key_values: bytes = b""
+
+
 class _Source:
     """One source's state, and its stored form while that is current."""
 
@@ -84,7 +107,7 @@ class _Source:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredWithKeys)
 _source_decoder = msgspec.msgpack.Decoder(_StoredBlurred)
 
 
@@ -96,6 +119,7 @@ class Dedup:
         self._settings = settings or DedupSettings()
         # From the source that was heard least recently to the one heard last.
         self._sources: dict[str, _Source] = {}
+        self._keyed = KeyedBatches()
         self._last = NOWHERE
 
     def __len__(self) -> int:
@@ -104,6 +128,18 @@ class Dedup:
     def __iter__(self) -> Iterator[str]:
         return iter(self._sources)
 
+    def __reversed__(self) -> Iterator[str]:
+        """From the source that was heard last."""
+        return reversed(self._sources)
+
+    def heard(self, name: str, watermark: LogPosition) -> Heard:
+        """What is known of a source, where the tables cover the log up to `watermark`."""
+        source = SourceId(name)
+        self.settle(source, watermark)
+        known = self._sources[name]
+        persisted = self.persisted(source)
+        return Heard(self.lowest(source), self.highest(source), persisted, len(known.unpersisted.runs), known.seen_ms)
+
     def look(self, source: SourceId, sequence: int, fingerprint: int) -> Seen:
         """Whether this batch is durable already.
 
@@ -111,6 +147,8 @@ class Dedup:
         the sequence was used for other changes, or where it is not known any more whether it was used at all (far
         below, in a source with more gaps than are kept). Raises Overloaded where a new source finds no room.
         """
+        if is_keyed(source):
+            return self._look_for_key(source, sequence, fingerprint)
         known = self._sources.get(source)
         if known is None:
             self._make_room()
@@ -124,6 +162,26 @@ class Dedup:
         raise OutOfSequence(
             f"sequence {trouble}. source={source} got={sequence}", sequence_next=self.highest(source) + 1
         )
+
+    def _look_for_key(self, source: SourceId, sequence: int, fingerprint: int) -> Seen:
+        if sequence < 0:
+            return Seen.NEVER
+        remembered = self._keyed.find(sequence)
+        if remembered is None:
+            self._make_room_for_key()
+            return Seen.NEVER
+        if remembered != fingerprint:
+            raise OutOfSequence(f"the key was used for other changes. source={source}", sequence_next=0)
+        return Seen.SAME
+
+    def has(self, source: SourceId, sequence: int) -> bool:
+        """Whether a batch of this sequence is durable, whatever it held."""
+        known = self._sources.get(source)
+        return known is not None and sequence in known.sequences
+
+    def count_of(self, prefix: str) -> int:
+        """How many batches of all sources whose names begin so are durable. Looks at every source."""
+        return sum(source.sequences.count for name, source in self._sources.items() if name.startswith(prefix))
 
     def highest(self, source: SourceId) -> int:
         """The highest durable sequence of a source; 0 where there is none."""
@@ -164,6 +222,9 @@ class Dedup:
         if header.last <= self._last:
             return
         self._last = header.last
+        if is_keyed(header.source):
+            self._keyed.add(header.sequence, header.fingerprint, header.arrival_ms, self._settings.keys_max)
+            return
         # Taken out and put back: the dict's order is the order in which sources were heard last.
         source = self._sources.pop(header.source, None)
         if source is None:
@@ -192,6 +253,8 @@ class Dedup:
                     _StoredSource(*fields) if blurred is None else _StoredBlurred(*fields, blurred)
                 )
             sources.append(msgspec.Raw(source.stored))
+        if self._keyed:
+            return _encoder.encode(_StoredWithKeys(_VERSION, self._last, sources, *self._keyed.dump()))
         return _encoder.encode(_Stored(_VERSION, self._last, sources))
 
     def load(self, data: bytes) -> None:
@@ -201,9 +264,11 @@ class Dedup:
             if stored.version != _VERSION:
                 raise Corrupt(f"dedup state. expected=version {_VERSION} got={stored.version}", place="companion")
             sources = {source.source: self._revive(source) for source in map(_source_decoder.decode, stored.sources)}
+            keyed = KeyedBatches.load(stored.key_sequences, stored.key_values)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
             raise Corrupt(f"dedup state cannot be read. got={error}", place="companion") from error
         self._sources = sources
+        self._keyed = keyed
         self._last = LogPosition(stored.last)
 
     def _revive(self, stored: _StoredBlurred) -> _Source:
@@ -238,3 +303,14 @@ class Dedup:
                 reason="load_shedding",
             )
         del self._sources[oldest]
+
+    def _make_room_for_key(self) -> None:
+        if len(self._keyed) < self._settings.keys_max:
+            return
+        young_ms = self._settings.keys_idle_ms - (self._clock.now_ms() - self._keyed.oldest_ms())
+        if young_ms > 0:
+            raise Overloaded(
+                f"too many keys. expected=at most {self._settings.keys_max} within {self._settings.keys_idle_ms} ms",
+                retry_after_s=max(_RETRY_AFTER_S, young_ms / 1000),
+                reason="load_shedding",
+            )

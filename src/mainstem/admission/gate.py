@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from mainstem.admission.dedup import Dedup, Seen
+from mainstem.admission.keyed import KEYED_SOURCES
 from mainstem.admission.limits import Limits
 from mainstem.admission.pressure import Pressure
 from mainstem.admission.principal import ANYONE, Principal
@@ -19,7 +20,7 @@ from mainstem.model.names import RULES_TABLE, TableName, parse_table_name
 from mainstem.runtime.clock import SystemClock
 
 # Sources of the doors that make up their own: two batches with one source and sequence would be one to dedup.
-RESERVED_SOURCES = ("kafka/", "mongo/")
+RESERVED_SOURCES = ("kafka/", "mongo/", "dead-letters/", *KEYED_SOURCES)
 # The forms whose source the client names.
 BY_CLIENTS = frozenset((Encoding.CDC_JSON, Encoding.CDC_JSON_OF_SHARD, Encoding.DELTAS))
 # What dedup keeps of a fingerprint.

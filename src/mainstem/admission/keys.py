@@ -32,6 +32,7 @@ class AuthSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jwks_file: str = NOT_SET
     # What `iss` and `aud` have to be. Not set: not asked for.
     issuer: str = NOT_SET
+    # What `aud` has to be. Not set: not asked for.
     audience: str = NOT_SET
     # How far another machine's clock may be off.
     leeway_s: Annotated[int, msgspec.Meta(ge=0, le=600)] = 30

@@ -36,9 +36,13 @@ class RateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     messages_per_s: Positive = 100
     # Tokens of one connection: how many it may have, and how many come back per second. A batch takes one.
     burst: Positive = 50
+    # Tokens that come back to a connection per second.
     refill_per_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    # What a heartbeat takes of them.
     heartbeat_tokens: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+    # Connections of one source (a producer, by its name).
     connections_per_source: Positive = 5
+    # Connections of one address.
     connections_per_address: Positive = 30
     # Of one /24, or of one /64 of IPv6.
     connections_per_subnet: Positive = 100
@@ -48,12 +52,15 @@ class RateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     exempt: tuple[str, ...] = PRIVATE
     # Of one batch, and of one change in it. A frame carries 16 MiB.
     payload_bytes_max: Annotated[int, msgspec.Meta(gt=0, le=16 * 1024 * 1024)] = 4 * 1024 * 1024
+    # The largest change in a batch.
     event_bytes_max: Annotated[int, msgspec.Meta(gt=0, le=16 * 1024 * 1024)] = 1024 * 1024
     # Oversized messages until a connection is closed.
     oversized_max: Positive = 3
     # How full the buffer may be before producers are slowed down.
     pressure_threshold: Share = 0.8
+    # The shortest time to wait that a refused producer is told; it doubles with every refusal.
     retry_ms_min: Positive = 100
+    # The longest one.
     retry_ms_max: Positive = 30_000
 
     def __post_init__(self) -> None:

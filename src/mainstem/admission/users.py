@@ -26,6 +26,7 @@ class UserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # As `mainstem password` prints them, one for each mechanism.
     credentials: tuple[str, ...]
+    # client, reader, writer or admin.
     role: Role = Role.WRITER
     # With all that lies below them; `*` is every one.
     namespaces: tuple[str, ...] = ("*",)

@@ -31,8 +31,11 @@ MIB = 1 << 20
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the gateway listens."""
 
+    # The address to listen on. Beyond loopback a key in [auth] is needed.
     host: str = "127.0.0.1"
+    # The port for HTTP and WebSockets. 0 picks a free one.
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 8181
+    # WebSockets open at once; one more is refused with a time to come back.
     connections_max: Positive = 10_000
     # Names by which browsers reach the server (`lake.example.com`), besides localhost and addresses. Where no token is
     # asked for, requests to any other name are refused; where one is, only if there are names here.
@@ -41,26 +44,35 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_timeout_s: Seconds = 30.0
     # PEM files: the certificate with its chain, and its key. Not set: plain HTTP.
     tls_cert: str = ""
+    # The key of the certificate, a PEM file.
     tls_key: str = ""
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When the log is sealed, and how long its segments stay."""
 
+    # Changes after which the log is sealed into a segment, which Spark then carries into the tables.
     flush_events: Positive = 10_000
+    # Bytes after which the log is sealed.
     flush_bytes: Positive = 32 * MIB
+    # Age of the oldest change in the log at which it is sealed.
     flush_age_s: Seconds = 60.0
+    # Time after the last segment at which the log is sealed, if there is anything in it.
     flush_interval_s: Seconds = 30.0
     # Durable but not yet in a table. At this many bytes the gate answers `buffer_full`.
     buffer_bytes_max: Positive = 4096 * MIB
+    # How long a segment stays after every table has its changes, for sync clients and consumers that are behind.
     segment_retention_s: Annotated[float, msgspec.Meta(ge=0)] = 3600.0
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The Spark side."""
 
+    # Whether the pipeline is started. Without it changes stay in the log, and no table moves.
     enabled: bool = True
+    # Spark's master: local[*] uses all cores of this machine; spark://host:7077, yarn or k8s://… run on a cluster.
     master: str = "local[*]"
+    # The heap of Spark's driver, which has the executors in it too unless they are on a cluster.
     driver_memory: str = "2g"
     # How often Spark looks for new segments: a change waits for that, on its way into its table.
     trigger_s: Seconds = 0.2
@@ -68,8 +80,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ui_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
     # Any setting of Spark's, by its own name. They win over ours.
     spark: dict[str, str] = {}
+    # The URL of a Maven repository to fetch Spark's jars from, once. Not set: Maven Central.
+    maven_mirror: str = ""
     # Around the commits to the tables: failures of their store in a row until it is left alone, and for how long.
     breaker_failures: Positive = 5
+    # How long a store that failed so often is left alone.
     breaker_open_s: Seconds = 30.0
     # A table that somebody dropped is made again by its next change, or changes to it are refused.
     dropped_tables: Literal["recreate", "refuse"] = "recreate"
@@ -78,7 +93,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the processes log, on standard error."""
 
+    # Lines for people, or one JSON object a line for machines.
     format: Literal["text", "json"] = "text"
+    # The least level that is logged.
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
 
 
@@ -87,7 +104,9 @@ class QueryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # DuckDB's own bound. The process has as much again, and the system holds it to that.
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=64 * MIB)] = 512 * MIB
+    # A query that would read more bytes than this, after pruning, runs on Spark.
     gateway_bytes_max: Positive = 2048 * MIB
+    # A query that would read more rows than this, after pruning, runs on Spark.
     gateway_rows_max: Positive = 50_000_000
 
 
@@ -96,6 +115,7 @@ class MongoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # -1: there is no such door. 0 picks a free port.
     port: Annotated[int, msgspec.Meta(ge=-1, le=65535)] = -1
+    # Connections open at once.
     connections_max: Positive = 10_000
     # The host and port that clients are told to connect to. Not set: those that they came to.
     advertise: str = ""
@@ -108,19 +128,33 @@ class MongoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.port >= 0
 
 
+class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows over plain HTTP, and what Debezium Server posts."""
+
+    # Of one request. A row is bounded by `limits.event_bytes_max`, as everywhere.
+    body_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=60 * MIB)] = 32 * MIB
+    rows_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set."""
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
+    # How much may come in, and how often.
     limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
+    # The Iceberg catalog, and where the tables are.
     catalog: CatalogSettings = CatalogSettings()
     query: QueryConfig = QueryConfig()
+    # The door for Kafka's clients.
     kafka: KafkaConfig = KafkaConfig()
+    ingest: IngestConfig = IngestConfig()
+    # When and how tables are maintained.
     compaction: MaintenanceSettings = MaintenanceSettings()
-    # Of every table that does not say otherwise.
+    # How Parquet files are written, of every table that does not say otherwise. 0 leaves it to Iceberg's defaults.
     parquet: ParquetSettings = ParquetSettings()
+    # Who may come in. With a key or a file of keys, every path asks for a token.
     auth: AuthSettings = AuthSettings()
     # Who logs in with a password, where the protocol is one whose clients do.
     users: dict[str, UserSettings] = {}

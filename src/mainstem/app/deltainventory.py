@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from mainstem.catalog.inventory import Inventory, OtherInventory, PartitionCounts
-from mainstem.formats.delta.log import AddFile, DeltaLog
+from mainstem.formats.delta.log import AddFile, DeltaLog, Removed
 from mainstem.formats.delta.storage import Storage
 from mainstem.formats.delta.zones import row_count
 from mainstem.model import LogId, LogPosition, NotFound
@@ -79,14 +79,14 @@ class _Written(NamedTuple):
     bytes_removed: int
     vectors_added: int
     vectors_removed: int
-    # Of rows that go with a file, or stay with it under another vector, a commit does not say how many they are.
-    only_adds: bool
+    # By how many rows the table changed; None where a file went: a commit does not say how many rows it took along.
+    rows_changed: int | None
 
 
 def described(table: LoadedTable, commits_max: int) -> dict[str, Any]:
     """The table's document with partitions, and with its latest commits as snapshots, the oldest first.
 
-    Totals of older versions are reckoned back from the newest; their rows as long as commits only added some.
+    Totals of older versions are reckoned back from the newest; their rows as long as commits say what they did to them.
     """
     version = table.delta
     assert version is not None, "a table in Delta"
@@ -129,7 +129,8 @@ def _snapshots(version: DeltaVersion, commits_max: int) -> list[dict[str, Any]]:
         counts[0] += written.files_removed - written.files_added
         counts[1] += written.bytes_removed - written.bytes_added
         counts[2] += written.vectors_removed - written.vectors_added
-        rows = rows - written.rows_added if rows is not None and written.only_adds else None
+        changed = written.rows_changed
+        rows = None if rows is None or changed is None else rows - changed
     return found[::-1]
 
 
@@ -160,14 +161,30 @@ def _written(storage: Storage, path: str, table_id: str, number: int) -> _Writte
         marks=positions_of(transactions),
         files_added=len(new),
         bytes_added=sum(file.size for file in new),
-        rows_added=sum(row_count(file) or 0 for file in new),
+        rows_added=sum(row_count(file) or 0 for file in new if file.dataChange),
         files_removed=len(gone),
         bytes_removed=sum(file.size or 0 for file in gone),
         vectors_added=sum(file.deletionVector is not None for file in added),
         vectors_removed=sum(file.deletionVector is not None for file in removed),
-        only_adds=not removed,
+        rows_changed=_rows_changed(added, removed),
     )
 
 
+def _rows_changed(added: Sequence[AddFile], removed: Sequence[Removed]) -> int | None:
+    if not any(file.dataChange for file in added) and not any(file.dataChange for file in removed):
+        # A compaction: other files, the same rows.
+        return 0
+    before = {file.path: file for file in removed}
+    changed = 0
+    for file in added:
+        old = before.pop(file.path, None)
+        changed += _live_rows(file) if old is None else _cardinality(old) - _cardinality(file)
+    return None if before else changed
+
+
+def _cardinality(file: AddFile | Removed) -> int:
+    return 0 if file.deletionVector is None else file.deletionVector.cardinality
+
+
 def _live_rows(file: AddFile) -> int:
-    return (row_count(file) or 0) - (0 if file.deletionVector is None else file.deletionVector.cardinality)
+    return (row_count(file) or 0) - _cardinality(file)

@@ -22,10 +22,14 @@ from mainstem.app.covering import Covering
 from mainstem.app.folder.home import settle_home
 from mainstem.app.folder.vouching import vouch
 from mainstem.app.following import Following
+from mainstem.app.ingest import make_ingest
 from mainstem.app.insight import Observer
 from mainstem.app.maintaining import Maintainer
 from mainstem.app.metrics import Refused, render_metrics
 from mainstem.app.mongo import Mongo, make_mongo
+from mainstem.app.pages.activity import Activity
+from mainstem.app.pages.letters import DeadLetters
+from mainstem.app.pages.tables import Tables
 from mainstem.app.query import CatalogLake, Queries, open_queries
 from mainstem.app.spark.objectstore import delta_tables, engine_settings, segments_url
 from mainstem.app.spark.queries import SparkQueries
@@ -41,9 +45,12 @@ from mainstem.catalog import Committed, Marks, Store
 from mainstem.catalog.settings import make_catalog, open_store
 from mainstem.catalog.tokens import TokenExpired, TokenRefused
 from mainstem.doors.admin import server as http
+from mainstem.doors.admin.activity import activity_router
 from mainstem.doors.admin.config import config_router
 from mainstem.doors.admin.insight import insight_router
+from mainstem.doors.admin.letters import letters_router
 from mainstem.doors.admin.maintenance import compaction_router
+from mainstem.doors.admin.tables import tables_router
 from mainstem.doors.catalog.door import CatalogDoor, before, catalog_router
 from mainstem.doors.cdc.ports import BufferView, CdcSettings
 from mainstem.doors.cdc.ws import CdcDoor, cdc_route
@@ -155,6 +162,7 @@ class Gateway:
         self.restart_pipeline: Callable[[Config], None] = lambda config: None
         self.observer = Observer(self.catalog, log, clock, self.status, lake.delta)
         self.observer.bounds = self._bounds
+        self._tables = Tables(self.catalog, self.observer, self.status, lambda: log.lineage, clock)
         tuner.apply = self._retune
         self.rates = Rates(config.limits, clock=clock)
         gate = self._gate = Gate(dedup, _limits_of(config), self.backlog_bytes, rates=self.rates)
@@ -175,6 +183,16 @@ class Gateway:
             lake_schemas=LakeSchemas(self.catalog, config),
             lineage=lambda: log.lineage,
             watermark=lambda: self.watermark,
+        )
+        intake = Intake(gate, tap)
+        kind_of = self._topics.kind_of
+        self.dead_letters = DeadLetters(self.catalog, lake.delta, self._queries.engine, intake, kind_of)
+        self.activity = Activity(
+            dedup,
+            clock,
+            durable=lambda: log.durable,
+            carried=lambda: self.watermark,
+            connections=lambda: (self.door.connection_count, self.sync.door.connection_count),
         )
         self.kafka: Kafka | None = None
         if config.kafka.enabled:
@@ -208,6 +226,7 @@ class Gateway:
                 backlog_bytes_max=config.log.buffer_bytes_max,
                 lake=lake,
                 engine=self._queries.engine,
+                dispatcher=self._queries.dispatcher,
                 covered=lambda name: log.lineage.covered(lake.marks(name)),
                 users=Users(config.users),
                 clock=clock,
@@ -217,8 +236,9 @@ class Gateway:
                     ttl_interval_s=config.mongo.ttl_interval_s,
                 ),
             )
+        self.ingest = make_ingest(config, gate, tap, self.backlog_bytes)
         self.door = CdcDoor(
-            intake=Intake(gate, tap),
+            intake=intake,
             persisted=self,
             flusher=self,
             status=self,
@@ -241,6 +261,7 @@ class Gateway:
             seal_bytes=config.log.flush_bytes,
             seal_age_s=config.log.flush_age_s,
             seal_interval_s=config.log.flush_interval_s,
+            kept_bytes_max=config.kafka.kept_bytes_max if config.kafka.enabled else 0,
         )
         topics = TopicsState()
         sections = register_sections(topics)
@@ -306,6 +327,10 @@ class Gateway:
                 self._queries.analyst,
                 config_router(self._tuner),
                 insight_router(self.observer),
+                *self.ingest.routers,
+                tables_router(self._tables),
+                letters_router(self.dead_letters),
+                activity_router(self.activity),
                 console_router(self._clock),
                 compaction_router(self.maintainer),
                 spark_queries_router(self.spark),
@@ -379,7 +404,7 @@ class Gateway:
     async def close(self) -> None:
         """Answer what is under way, then let go of everything."""
         if self.kafka is not None:
-            await self.kafka.door.close()
+            await self.kafka.close()
         await self.door.drain(DRAIN_S_MAX)
         await self.sync.door.close()
         if self.mongo is not None:
@@ -402,6 +427,7 @@ class Gateway:
         """In the thread of the commit: the coverage lives on the loop."""
         self._loop.call_soon_threadsafe(self._on_covered, committed.table, committed.marks, committed.snapshot_id)
         self._loop.call_soon_threadsafe(self.sync.declared.committed, committed.table, committed.snapshot_id)
+        self._loop.call_soon_threadsafe(self.dead_letters.committed, committed.table)
 
     def _on_covered(self, physical: TableName, marks: Marks, snapshot_id: int | None) -> None:
         news = self._covering.committed(physical, marks, snapshot_id)
@@ -548,6 +574,7 @@ class Gateway:
             pipeline=pipeline,
             tables=tables,
             groups={} if self.kafka is None else self.kafka.coordination.lag_by_topic(),
+            dead_letters=self.dead_letters.counts,
             last_error=last_error,
         )
 
@@ -561,7 +588,14 @@ class Gateway:
             by_status=self.http_refused,
             query_processes=self._queries.engine.sandboxes.replaced,
         )
-        return render_metrics(status, self.door.stats, refused, self.catalog.reports.totals(), self._config.limits)
+        return render_metrics(
+            status,
+            self.door.stats,
+            refused,
+            self.catalog.reports.totals(),
+            self._config.limits,
+            self.ingest.taking.stats,
+        )
 
     def _pipeline_status(self) -> http.PipelineStatus:
         child = self.child()

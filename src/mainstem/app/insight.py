@@ -6,29 +6,28 @@ import resource
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from mainstem.admission import Principal
 from mainstem.app.each_table import failure
+from mainstem.app.pages.describing import SNAPSHOTS_SHOWN_MAX, Rows, ShownTable, current_of, summary_of, view_of
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.catalog.metadata import current_snapshot_id
-from mainstem.catalog.schemas import Document
+from mainstem.catalog.live_rows import LiveRows
 from mainstem.doors.admin import insight as door
 from mainstem.doors.admin.server import Status
 from mainstem.log import Log
-from mainstem.model import Lineage, NotFound, TableName
+from mainstem.model import NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
 from mainstem.runtime.logs import RecentErrors
 from mainstem.runtime.memory import rss_bytes
+from mainstem.tables.live_rows import rows_added
 from mainstem.tables.maintenance import count_of
-from mainstem.tables.marks import positions_of
 
 T = TypeVar("T")
 
 BUSY = 0.7
 FULL = 0.95
-SNAPSHOTS_SHOWN_MAX = 10
 # Commits of a Delta table that are looked through for the last hour.
 COMMITS_COUNTED_MAX = 100
 HOUR_MS = 3_600_000
@@ -55,6 +54,7 @@ class Observer:
     ) -> None:
         """`in_delta` loads a table of ours that is kept in Delta; None for every other."""
         self._catalog = catalog
+        self._live_rows = LiveRows(catalog.inventories)
         self._in_delta = in_delta
         self._log = log
         self._clock = clock
@@ -108,14 +108,20 @@ class Observer:
         """What was written, table by table."""
         names, truncated = await self._names(principal, limit)
         since_ms = self._clock.now_ms() - HOUR_MS
-        found, failures = await self._look(names, COMMITS_COUNTED_MAX, lambda each: _writes(each, since_ms))
+
+        def view(each: ShownTable) -> door.TableWrites:
+            current = current_of(each.document)
+            rows = 0 if current is None else self.rows(each, [current])[current["snapshot-id"]]
+            return _writes(each, since_ms, rows)
+
+        found, failures = await self._look(names, COMMITS_COUNTED_MAX, view)
         stats = self._log.stats()
         return door.Writes(
             tables=found,
             truncated=truncated,
             segments=stats.segments,
             segment_bytes=stats.segment_bytes,
-            rows=sum(table.rows for table in found),
+            rows=sum(table.rows or 0 for table in found),
             bytes=sum(table.bytes for table in found),
             data_files=sum(table.data_files for table in found),
             failures=failures,
@@ -126,9 +132,10 @@ class Observer:
         names, truncated = await self._names(principal, limit)
         lags = self._status().tables
 
-        def view(each: _Table) -> door.TableView:
+        def view(each: ShownTable) -> door.TableView:
             lag = lags.get(str(each.name))
-            return _view(each, self._log.lineage, lag.lag_changes if lag else None, lag.error if lag else None)
+            rows = self.rows(each, each.latest(SNAPSHOTS_SHOWN_MAX))
+            return view_of(each, self._log.lineage, rows, lag.lag_changes if lag else None, lag.error if lag else None)
 
         found, failures = await self._look(names, SNAPSHOTS_SHOWN_MAX, view)
         return door.Tables(tables=found, truncated=truncated, failures=failures)
@@ -149,7 +156,7 @@ class Observer:
         return names[:limit], len(names) > limit
 
     async def _look(
-        self, names: Iterable[TableName], commits_max: int, show: "Callable[[_Table], T]"
+        self, names: Iterable[TableName], commits_max: int, show: Callable[[ShownTable], T]
     ) -> tuple[list[T], list[door.TableFailure]]:
         """What is shown of each table, and which could not be looked at."""
 
@@ -157,7 +164,7 @@ class Observer:
             found, failures = [], []
             for name in names:
                 try:
-                    table = self._load(name, commits_max)
+                    table = self.load(name, commits_max)
                     found += [] if table is None else [show(table)]
                 # The edge of one table: its metadata and its files may be anything.
                 except Exception as error:
@@ -166,14 +173,25 @@ class Observer:
 
         return await asyncio.to_thread(look)
 
-    def _load(self, name: TableName, commits_max: int) -> "_Table | None":
+    def rows(self, table: ShownTable, snapshots: list[Any]) -> Rows:
+        """Rows of some snapshots, without those that are deleted; of Delta, as far as its commits say."""
+        if table.format == "iceberg":
+            return self._live_rows.of(table.document, snapshots)
+        summaries = {each["snapshot-id"]: summary_of(each) for each in snapshots}
+        return {
+            number: count_of(summary, "total-records") if "total-records" in summary else None
+            for number, summary in summaries.items()
+        }
+
+    def load(self, name: TableName, commits_max: int) -> ShownTable | None:
+        """A table of either format; None where there is none. Blocks."""
         try:
             loaded = self._catalog.load_table(TableIdent(name.levels, name.table))
         except NotFound:
             return self._found_in_delta(name, commits_max)
-        return _Table(name, "iceberg", loaded.stored.document)
+        return ShownTable(name, "iceberg", loaded.stored.document)
 
-    def _found_in_delta(self, name: TableName, commits_max: int) -> "_Table | None":
+    def _found_in_delta(self, name: TableName, commits_max: int) -> ShownTable | None:
         try:
             table = self._in_delta(name)
         except NotFound:
@@ -183,21 +201,7 @@ class Observer:
             return None
         from mainstem.app.deltainventory import described
 
-        return _Table(name, "delta", described(table, commits_max), table.delta.state.version + 1)
-
-
-class _Table(NamedTuple):
-    """A table of either format, described as Iceberg's are."""
-
-    name: TableName
-    format: str
-    document: Document
-    # Versions that Delta has had; Iceberg's snapshots are counted in the document.
-    versions: int | None = None
-
-    @property
-    def snapshot_count(self) -> int:
-        return len(self.document.get("snapshots") or ()) if self.versions is None else self.versions
+        return ShownTable(name, "delta", described(table, commits_max), table.delta.state.version + 1)
 
 
 def _machine_bounds(status: Status) -> dict[str, tuple[int, int]]:
@@ -225,102 +229,28 @@ def _machine_memory() -> dict[str, int]:
     return {told: kib[name] * 1024 for name, told in names.items() if name in kib}
 
 
-def _writes(table: _Table, since_ms: int) -> door.TableWrites:
+def _writes(table: ShownTable, since_ms: int, rows: int | None) -> door.TableWrites:
     document = table.document
     snapshots: list[Any] = document.get("snapshots") or []
-    current = _current(document)
-    total = _summary(current)
+    current = current_of(document)
+    total = summary_of(current)
     lately = [each for each in snapshots if each.get("timestamp-ms", 0) >= since_ms]
-    files, size = _number(total, "total-data-files"), _number(total, "total-files-size")
+    files, size = count_of(total, "total-data-files"), count_of(total, "total-files-size")
     return door.TableWrites(
         table=str(table.name),
         format=f"{table.format} v{document.get('format-version', 1)}",
         snapshots=table.snapshot_count,
         data_files=files,
-        delete_files=_number(total, "total-delete-files"),
-        rows=_number(total, "total-records"),
+        delete_files=count_of(total, "total-delete-files"),
+        rows=rows,
         bytes=size,
         average_file_bytes=size // files if files else 0,
         last_commit_ms=None if current is None else current.get("timestamp-ms"),
         commits_hour=len(lately),
-        files_added_hour=sum(_number(_summary(each), "added-data-files") for each in lately),
-        rows_added_hour=sum(_number(_summary(each), "added-records") for each in lately),
-        bytes_added_hour=sum(_number(_summary(each), "added-files-size") for each in lately),
+        files_added_hour=sum(count_of(summary_of(each), "added-data-files") for each in lately),
+        rows_added_hour=sum(rows_added(summary_of(each)) for each in lately),
+        bytes_added_hour=sum(count_of(summary_of(each), "added-files-size") for each in lately),
     )
-
-
-def _view(table: _Table, lineage: Lineage, lag: int | None, error: str | None) -> door.TableView:
-    document = table.document
-    schema = _by_id(document.get("schemas"), "schema-id", document.get("current-schema-id"))
-    fields = schema.get("fields", [])
-    columns = {each["id"]: each["name"] for each in fields}
-    spec = _by_id(document.get("partition-specs"), "spec-id", document.get("default-spec-id"))
-    snapshots: list[Any] = document.get("snapshots") or []
-    return door.TableView(
-        table=str(table.name),
-        format=table.format,
-        format_version=int(document.get("format-version", 1)),
-        location=str(document.get("location", "")),
-        columns=[
-            door.Column(name=each["name"], type=_type(each["type"]), required=bool(each.get("required")))
-            for each in fields
-        ],
-        partitioning=[
-            f"{each.get('transform')}({columns.get(each.get('source-id'), '?')})" for each in spec.get("fields", [])
-        ],
-        schemas=len(document.get("schemas") or ()),
-        snapshots=[_snapshot(each, lineage) for each in reversed(snapshots[-SNAPSHOTS_SHOWN_MAX:])],
-        snapshot_count=table.snapshot_count,
-        lag_changes=lag,
-        error=error,
-    )
-
-
-def _snapshot(snapshot: Any, lineage: Lineage) -> door.SnapshotView:
-    summary = _summary(snapshot)
-    marks = positions_of(summary)
-    return door.SnapshotView(
-        snapshot_id=str(snapshot.get("snapshot-id")),
-        at_ms=int(snapshot.get("timestamp-ms", 0)),
-        operation=str(summary.get("operation", "")),
-        rows=_number(summary, "total-records") if "total-records" in summary or not summary else None,
-        data_files=_number(summary, "total-data-files"),
-        delete_files=_number(summary, "total-delete-files"),
-        bytes=_number(summary, "total-files-size"),
-        position=lineage.covered(marks) if marks else None,
-    )
-
-
-def _type(kind: Any) -> str:
-    """An Iceberg type in a few words."""
-    if isinstance(kind, str):
-        return kind
-    match kind.get("type"):
-        case "list":
-            return f"list<{_type(kind.get('element'))}>"
-        case "map":
-            return f"map<{_type(kind.get('key'))}, {_type(kind.get('value'))}>"
-        case "struct":
-            return f"struct<{len(kind.get('fields', ()))} fields>"
-        case other:
-            return str(other)
-
-
-def _current(document: Document) -> Any:
-    wanted = current_snapshot_id(document)
-    return next((each for each in document.get("snapshots") or () if each.get("snapshot-id") == wanted), None)
-
-
-def _by_id(entries: Any, key: str, wanted: Any) -> Any:
-    return next((each for each in entries or () if each.get(key) == wanted), {})
-
-
-def _summary(snapshot: Any) -> dict[str, str]:
-    return (snapshot or {}).get("summary") or {}
-
-
-def _number(summary: dict[str, str], key: str) -> int:
-    return count_of(summary, key)
 
 
 def _camel(name: str) -> str:

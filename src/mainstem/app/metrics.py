@@ -12,6 +12,7 @@ from mainstem.admission.quotas import Quota
 from mainstem.catalog.reports import Reported
 from mainstem.doors.admin.server import Status
 from mainstem.doors.cdc.ports import DoorStats
+from mainstem.doors.ingest.taking import IngestStats
 
 # Those of `[limits]` that refuse.
 RATE_LIMITS = (
@@ -56,11 +57,33 @@ def render_metrics(
     refused: Refused | None = None,
     reports: Mapping[str, Reported] | None = None,
     limits: RateSettings | None = None,
+    ingest: IngestStats | None = None,
 ) -> bytes:
     """One scrape. `reports` is what engines told us, `limits` the limits as they are set now."""
     registry = CollectorRegistry(auto_describe=False)
+    if ingest is not None:
+        registry.register(_IngestScrape(ingest))
     registry.register(_Scrape(status, door, refused or Refused(), reports or {}, limits or RateSettings()))
     return generate_latest(registry)
+
+
+class _IngestScrape(Collector):
+    """What came over plain HTTP."""
+
+    def __init__(self, stats: IngestStats) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterable[Metric]:
+        for name, text, counts in (
+            ("requests", "Requests of the ingest door that were answered as durable.", self._stats.requests),
+            ("rows", "Rows that they made durable.", self._stats.rows),
+            ("bytes", "Bytes of them in the log.", self._stats.bytes),
+            ("duplicates", "Requests whose rows were durable already.", self._stats.duplicates),
+        ):
+            metric = CounterMetricFamily(f"mainstem_ingest_{name}", text, labels=["format"])
+            for label, count in sorted(counts.items()):
+                metric.add_metric([label], count)
+            yield metric
 
 
 class _Scrape(Collector):
@@ -184,3 +207,12 @@ class _Scrape(Collector):
             for topic, count in topics.items():
                 behind.add_metric([group, topic], count)
         yield behind
+        letters = GaugeMetricFamily(
+            "mainstem_dead_letters", "Changes that did not fit their table.", labels=["table", "reason"]
+        )
+        replayed = GaugeMetricFamily("mainstem_dead_letters_replayed", "Of them, sent again since.", labels=["table"])
+        for name, told in self._status.dead_letters.items():
+            replayed.add_metric([name], told.replayed)
+            for reason, count in told.reasons.items():
+                letters.add_metric([name, reason], count)
+        yield from (letters, replayed)

@@ -1,7 +1,9 @@
 """The Mongo door, wired: its own limits at the same gate, the store of documents on the log, the tables behind it."""
 
+import asyncio
+import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,20 @@ from mainstem.feeds.documents.service import Documents, TableRow
 from mainstem.feeds.documents.state import State
 from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
-from mainstem.model import LogPosition, NotFound, TableName
+from mainstem.model import Conflict, Denied, LogPosition, NotFound, Overloaded, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
+from mainstem.query.binding import Freshness
+from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake
-from mainstem.query.statement import quote
+from mainstem.query.tables import column_kinds, columns
 from mainstem.runtime.clock import Clock
+from mainstem.sql import duckdb_name, duckdb_text
 from mainstem.tables.layout import CLOCKS, HLC, KEY, STATE_COLUMNS, column_name
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN
 from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX
+
+logger = logging.getLogger(__name__)
 
 _PAGE_ROWS = 50_000
 _OWN = frozenset(name for name, _ in STATE_COLUMNS)
@@ -32,9 +39,12 @@ _clocks = msgspec.json.Decoder(dict[str, tuple[int, str]]).decode
 class LakeTables:
     """State tables as the store of documents asks for them, read by the gateway's own query engine."""
 
-    def __init__(self, lake: Lake, engine: QueryEngine, covered: Callable[[TableName], LogPosition]) -> None:
+    def __init__(
+        self, lake: Lake, engine: QueryEngine, dispatcher: Dispatcher, covered: Callable[[TableName], LogPosition]
+    ) -> None:
         self._lake = lake
         self._engine = engine
+        self._dispatcher = dispatcher
         self._covered = covered
 
     async def names(self) -> list[TableName]:
@@ -45,13 +55,13 @@ class LakeTables:
 
     async def covered(self, table: TableName) -> LogPosition:
         """How much of the log a table holds."""
-        return self._covered(table)
+        return await asyncio.to_thread(self._covered, table)
 
     async def rows(self, table: TableName) -> AsyncIterator[list[TableRow]]:
         """A table's rows, in pages by key."""
         after: str | None = None
         while True:
-            where = "" if after is None else f" WHERE _key > {_literal(after)}"
+            where = "" if after is None else f" WHERE _key > {duckdb_text(after)}"
             sql = f"SELECT * FROM {_quoted(table)}{where} ORDER BY _key LIMIT {_PAGE_ROWS}"
             found: list[dict[str, Any]] = []
             try:
@@ -65,6 +75,36 @@ class LakeTables:
             if len(found) < _PAGE_ROWS:
                 return
             after = found[-1][KEY]
+
+    async def columns(self, table: TableName) -> Mapping[str, str] | None:
+        """The fields that are columns under their own names, with their SQL types."""
+        try:
+            metadata = (await self._lake.load(table)).metadata
+        except NotFound:
+            return None
+        inferred = column_kinds(metadata)
+        found = {name: kind for name, kind in columns(metadata).items() if name not in _OWN and name != DOCUMENT_COLUMN}
+        if any(column_name(name) not in inferred for name in found):
+            return None
+        return {name: kind for name, kind in found.items() if column_name(name) == name}
+
+    async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> list[tuple[Any, ...]] | None:
+        """The rows of a query, by the route that all queries have."""
+        request = QueryRequest(
+            sql=sql,
+            limit=rows_max,
+            timeout_ms=max(1, min(TIMEOUT_MS_MAX, int(timeout_s * 1000))),
+            freshness=Freshness.LATEST if latest else Freshness.SNAPSHOT,
+        )
+        rows: list[tuple[Any, ...]] = []
+        try:
+            async with self._dispatcher.open(request) as running:
+                async for batch in running.batches():
+                    rows += zip(*[column.to_pylist() for column in batch.columns], strict=True)
+        except (NotFound, Conflict, Overloaded, Denied) as error:
+            logger.info("a table does not answer for a collection: %s", error)
+            return None
+        return None if running.truncated else rows
 
 
 def _row(row: dict[str, Any]) -> TableRow:
@@ -83,11 +123,7 @@ def _row(row: dict[str, Any]) -> TableRow:
 
 
 def _quoted(name: TableName) -> str:
-    return f"{quote(name.namespace)}.{quote(name.table)}"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.table)}"
 
 
 class Mongo:
@@ -117,6 +153,7 @@ def make_mongo(
     backlog_bytes_max: int,
     lake: Lake,
     engine: QueryEngine,
+    dispatcher: Dispatcher,
     covered: Callable[[TableName], LogPosition],
     users: Users,
     clock: Clock,
@@ -129,7 +166,11 @@ def make_mongo(
     )
     own = Gate(gate.dedup, limits, backlog_bytes, rates=gate.rates, pressure=gate.pressure)
     documents = Documents(
-        log, Intake(own, tap), State(data / "mongo" / "documents.db"), LakeTables(lake, engine, covered), clock
+        log,
+        Intake(own, tap),
+        State(data / "mongo" / "documents.db"),
+        LakeTables(lake, engine, dispatcher, covered),
+        clock,
     )
     heard, lost = tap.on_arrival, tap.on_lost
 

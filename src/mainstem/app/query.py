@@ -96,6 +96,7 @@ class Queries(NamedTuple):
     """What the gateway mounts, and what it closes."""
 
     engine: QueryEngine
+    dispatcher: Dispatcher
     router: Router
     analyst: Router
 
@@ -126,4 +127,4 @@ def open_queries(
         await engine.statements.for_spark(await engine.statements.check(sql))
 
     router = query_router(dispatcher, planner, EngineRouter(planner, route, fits_spark), scope=scope)
-    return Queries(engine, router, analyst_router(engine, scope=scope))
+    return Queries(engine, dispatcher, router, analyst_router(engine, scope=scope))

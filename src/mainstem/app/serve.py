@@ -77,7 +77,12 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
         if inner is not None and inner_server is not None:
             tasks.create_task(inner_server.serve(sockets=[inner]))
         maintaining = [gateway.maintain(), gateway.maintainer.run_timer(), gateway.ship()]
-        maintaining += [gateway.retain_topics(), gateway.coordinate()]
+        maintaining += [
+            gateway.retain_topics(),
+            gateway.coordinate(),
+            gateway.dead_letters.run(),
+            gateway.activity.run(),
+        ]
         beside = [tasks.create_task(each) for each in maintaining]
         if pipeline is not None:
             gateway.child = pipeline.status
@@ -199,6 +204,7 @@ def _write_settings(config: Config, data: Path, url: str, lineage: Lineage) -> P
                 "parquet": config.parquet,
                 "tables": config.tables,
                 "logging": config.logging,
+                "maven_mirror": config.pipeline.maven_mirror,
             }
         )
     )

@@ -20,13 +20,14 @@ from mainstem.tables.maintenance import FileFacts
 from mainstem.tables.partitions import PartitionField, partition_path
 
 if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
     from pyiceberg.manifest import ManifestFile
 
 ENTRIES_CACHED_MAX = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class ManifestEntry:
     """As much of a manifest's entry as counts."""
 
     path: str
@@ -82,7 +83,7 @@ class Inventories:
     def __init__(self, file_io: FileIoOf) -> None:
         self._file_io = file_io
         self._lock = threading.Lock()
-        self._manifests: OrderedDict[str, tuple[_Entry, ...]] = OrderedDict()
+        self._manifests: OrderedDict[str, tuple[ManifestEntry, ...]] = OrderedDict()
         self._kept = 0
 
     def take(self, document: Document) -> Inventory:
@@ -90,22 +91,37 @@ class Inventories:
         snapshot_id = current_snapshot_id(document)
         if snapshot_id is None:
             return Inventory(None, (), {}, (), 0, 0)
-        from pyiceberg.manifest import read_manifest_list
-
         snapshot = by_id(document["snapshots"], "snapshot-id", snapshot_id)
         assert snapshot is not None, "main points to a snapshot that is there"
+        manifests, io = self._manifests_of(document, snapshot)
+        entries = self._entries_in(manifests, io)
+        return _counted(document, snapshot_id, entries, len(manifests))
+
+    def entries_of(self, document: Document, snapshot: Any) -> "tuple[list[ManifestEntry], FileIO]":
+        """The files of a snapshot, and what reads them."""
+        manifests, io = self._manifests_of(document, snapshot)
+        return self._entries_in(manifests, io), io
+
+    def _manifests_of(self, document: Document, snapshot: Any) -> "tuple[list[ManifestFile], FileIO]":
+        from pyiceberg.manifest import read_manifest_list
+
         path = snapshot.get("manifest-list")
         refuse_beyond(document["location"], [path])
         io = self._file_io(str(path))
         try:
             manifests = list(read_manifest_list(io.new_input(str(path))))
-            refuse_beyond(document["location"], (manifest.manifest_path for manifest in manifests))
-            entries = [entry for manifest in manifests for entry in self._entries(manifest, io)]
         except FileNotFoundError as error:
-            raise Conflict("a manifest could not be read: the snapshot may have expired") from error
-        return _counted(document, snapshot_id, entries, len(manifests))
+            raise _expired() from error
+        refuse_beyond(document["location"], (manifest.manifest_path for manifest in manifests))
+        return manifests, io
 
-    def _entries(self, manifest: "ManifestFile", io: Any) -> tuple[_Entry, ...]:
+    def _entries_in(self, manifests: "Sequence[ManifestFile]", io: "FileIO") -> list[ManifestEntry]:
+        try:
+            return [entry for manifest in manifests for entry in self._entries(manifest, io)]
+        except FileNotFoundError as error:
+            raise _expired() from error
+
+    def _entries(self, manifest: "ManifestFile", io: "FileIO") -> tuple[ManifestEntry, ...]:
         path = str(manifest.manifest_path)
         with self._lock:
             if path in self._manifests:
@@ -121,10 +137,14 @@ class Inventories:
         return entries
 
 
-def _entry(entry: Any) -> _Entry:
+def _expired() -> Conflict:
+    return Conflict("a manifest could not be read: the snapshot may have expired")
+
+
+def _entry(entry: Any) -> ManifestEntry:
     file = entry.data_file
     content = Content(int(file.content))
-    return _Entry(
+    return ManifestEntry(
         path=str(file.file_path),
         content=content,
         sequence=entry.sequence_number or 0,
@@ -150,7 +170,7 @@ def partition_fields(document: Document, spec_id: int) -> tuple[PartitionField, 
     return tuple(found)
 
 
-def _counted(document: Document, snapshot_id: int, entries: Sequence[_Entry], manifests: int) -> Inventory:
+def _counted(document: Document, snapshot_id: int, entries: Sequence[ManifestEntry], manifests: int) -> Inventory:
     deletes = [entry for entry in entries if entry.content is not Content.DATA]
     data = [entry for entry in entries if entry.content is Content.DATA]
     index = DeleteIndex()
@@ -180,7 +200,7 @@ def _counted(document: Document, snapshot_id: int, entries: Sequence[_Entry], ma
     )
 
 
-def _facts(entry: _Entry, deletes: Sequence[_Entry], index: DeleteIndex, partition: str) -> FileFacts:
+def _facts(entry: ManifestEntry, deletes: Sequence[ManifestEntry], index: DeleteIndex, partition: str) -> FileFacts:
     applied = [deletes[number] for number in index.of(entry.path, entry.sequence, entry.partition)]
     return FileFacts(
         path=entry.path,
@@ -198,9 +218,12 @@ def _facts(entry: _Entry, deletes: Sequence[_Entry], index: DeleteIndex, partiti
 
 
 def _partitions(
-    data: Sequence[_Entry], deletes: Sequence[_Entry], names: dict[PartitionKey, str], times: dict[int, int]
+    data: Sequence[ManifestEntry],
+    deletes: Sequence[ManifestEntry],
+    names: dict[PartitionKey, str],
+    times: dict[int, int],
 ) -> tuple[PartitionCounts, ...]:
-    by_key: dict[PartitionKey, tuple[list[_Entry], list[_Entry]]] = {}
+    by_key: dict[PartitionKey, tuple[list[ManifestEntry], list[ManifestEntry]]] = {}
     for entry in data:
         by_key.setdefault(entry.partition, ([], []))[0].append(entry)
     for entry in deletes:

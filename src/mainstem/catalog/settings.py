@@ -31,8 +31,11 @@ class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Whether clients that ask for them are given temporary keys for a table's files, by the store's token service
     # (STS AssumeRole). Where it has none, requests are signed. The endpoint not set: s3.endpoint, or Amazon's.
     vend_credentials: bool = False
+    # The store's token service. Not set: s3.endpoint, or Amazon's.
     sts_endpoint: str = NOT_SET
+    # The role that the keys are made for, as the store names it.
     sts_role: str = NOT_SET
+    # How long such keys are good.
     credentials_s: Annotated[int, msgspec.Meta(ge=900, le=43_200)] = 3600
     # Whether requests to S3 are signed for clients that have no keys.
     sign_requests: bool = True
@@ -40,6 +43,7 @@ class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clients: dict[str, str] = {}
     # What tokens are signed with. Several gateways need the same; not set: a new one at each start.
     token_secret: str = NOT_SET
+    # How long a token is good.
     token_s: Annotated[int, msgspec.Meta(gt=0)] = 3600
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from mainstem.documents.columns import MARKS, Column, Kind
 from mainstem.documents.predicate import Relation
 from mainstem.documents.values import INT32_MAX, INT32_MIN, INT64_MAX
+from mainstem.sql import duckdb_name, duckdb_text, spark_name
 
 EXACT_INTEGER_MAX = 1 << 53
 
@@ -143,16 +144,11 @@ class Dialect(Protocol):
         """Whether any node of a list passes."""
 
 
-def quoted(text: str) -> str:
-    """A text literal in standard SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _pointer(path: tuple[str, ...]) -> str:
-    return quoted("".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path))
+    return duckdb_text("".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path))
 
 
-_MARKED = ", ".join(map(quoted, MARKS))
+_MARKED = ", ".join(map(duckdb_text, MARKS))
 
 
 class _Leaf(str):
@@ -176,7 +172,7 @@ class DuckDb:
     name = "duckdb"
 
     def identifier(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
+        return duckdb_name(name)
 
     def constant(self, value: Any, column: Column) -> Sql:
         match value:
@@ -346,7 +342,7 @@ class Spark:
     name = "spark"
 
     def identifier(self, name: str) -> str:
-        return "`" + name.replace("`", "``") + "`"
+        return spark_name(name)
 
     def constant(self, value: Any, column: Column) -> Sql:
         match value:

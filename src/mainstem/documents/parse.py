@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from bson.code import Code
 from bson.regex import Regex
 
 from mainstem.documents.ast import (
@@ -272,7 +273,8 @@ class _Parser:
 
 
 def _type_codes(item: Any) -> frozenset[int]:
-    if isinstance(item, str):
+    # JavaScript code is a str to Python, and no type's name to MongoDB.
+    if isinstance(item, str) and not isinstance(item, Code):
         if item == "number":
             return NUMBER_CODES
         if item in TYPE_CODES:

@@ -8,6 +8,7 @@ import functools
 import re
 from typing import Any
 
+from bson.code import Code
 from bson.regex import Regex
 
 from mainstem.documents.ast import Pattern
@@ -39,7 +40,8 @@ def pattern_of(source: Any, options: Any = None) -> Pattern:
 
 
 def _parts(source: Any) -> tuple[str, str]:
-    if isinstance(source, str):
+    # JavaScript code is a str to Python, and no pattern to MongoDB.
+    if isinstance(source, str) and not isinstance(source, Code):
         return source, ""
     if isinstance(source, re.Pattern):
         source = Regex.from_native(source)

@@ -10,7 +10,7 @@ too narrow. The condition may be NULL where it is not true, as conditions in WHE
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ import msgspec
 from mainstem.documents.ast import And, Compare, Expr, Field, Modulo, Node, Not, Op, Or, Pattern, Schema, Test
 from mainstem.documents.columns import Column, Columns, Kind
 from mainstem.documents.dialects import DUCKDB, EXACT_INTEGER_MAX, SPARK, Dialect, Sql
+from mainstem.documents.errors import Refused
 from mainstem.documents.expr_bounds import expression_bound
 from mainstem.documents.match import single, spreads
 from mainstem.documents.parse import parse_filter
@@ -37,6 +38,7 @@ from mainstem.documents.predicate import (
 from mainstem.documents.sql_nodes import NodeTests, Unsayable, all_sql, any_sql, constant, not_sql
 from mainstem.documents.typed import column_test, nearest_double
 from mainstem.documents.values import MISSING, Rank, is_nan, number_of, rank_of
+from mainstem.sql import spark_text
 
 # No array has more elements than nine digits can count; a longer number is only ever a name.
 INDEX_DIGITS_MAX = 9
@@ -57,8 +59,31 @@ def _spark_literal(value: Any) -> str:
         case float():
             return f"double('{value}')"
         case _:
-            escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
+            return spark_text(str(value))
+
+
+_DUCKDB_PLACES = re.compile(r"""\?|'(?:[^']|'')*'|"(?:[^"]|"")*\"""", re.DOTALL)
+
+
+def _duckdb_literal(value: Any) -> str:
+    match value:
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case int():
+            return str(value)
+        case float():
+            return f"CAST('{value!r}' AS DOUBLE)"
+        case _:
+            text = str(value)
+            if "\x00" in text:
+                raise Refused("SQL holds no text with a character 0", code=2)
+            return "'" + text.replace("'", "''") + "'"
+
+
+def duckdb_text(text: str, parameters: Sequence[Any]) -> str:
+    """A statement for DuckDB with its parameters written into it. Raises Refused where one cannot be written."""
+    values = iter(parameters)
+    return _DUCKDB_PLACES.sub(lambda found: _duckdb_literal(next(values)) if found[0] == "?" else found[0], text)
 
 
 class SqlFilter(msgspec.Struct, frozen=True):

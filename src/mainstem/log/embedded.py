@@ -6,6 +6,7 @@ the rest of the disk's work in worker threads.
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from itertools import islice, takewhile
@@ -18,6 +19,7 @@ from mainstem.log.companion import Companion, NoCompanion, ReadingCompanion, rec
 from mainstem.log.disk import Disk, OsDisk
 from mainstem.log.holds import Holds
 from mainstem.log.keeper import Keeper
+from mainstem.log.kept import KeptFrames, Place, read_places
 from mainstem.log.lock import FolderLock
 from mainstem.log.opening import Found, Torn, find
 from mainstem.log.sealing import Sealer, SealerProcesses
@@ -82,6 +84,7 @@ class Log:
         self._active: WalFile
         self._holds = Holds(clock, settings.retry_after_s)
         self._pending_bytes = 0
+        self._place: Place | None = None
         self._unsealed_bytes = sum(file.bytes for file in self._unsealed)
         self._lock = lock
         self._wake = asyncio.Event()
@@ -124,6 +127,7 @@ class Log:
             folder.mkdir(parents=True, exist_ok=True)
         lock = await FolderLock.acquire(settings.folder / "lock")
         try:
+            await asyncio.to_thread(KeptFrames(settings, disk).clear)
             found = await find(settings, disk, companion)
             lineage = await asyncio.to_thread(
                 lineages.settle, settings.folder, settings.scratch_folder, disk, found.segments, found.last
@@ -239,8 +243,11 @@ class Log:
                     unanswered.set_result("log is closing")
 
     def _on_committed(self, committed: Committed) -> None:
+        start = committed.start
         for pending, header in zip(committed.group, committed.headers, strict=True):
             future: asyncio.Future[Appended] = pending.ticket
+            self._place = Place(committed.file, start, pending.size)
+            start += pending.size
             try:
                 self._record(header, pending.batch.payload)
             # The callback's edge: the others of the group must hear of their batches all the same.
@@ -334,6 +341,20 @@ class Log:
     def segments(self) -> list[SegmentInfo]:
         """Every segment that is kept, in log order."""
         return list(self._segments)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the frame is that the companion is told of at this moment; None while the log is being opened."""
+        return self._place
+
+    def places(self, after: LogPosition) -> Generator[tuple[frames.Frame, Place], None, None]:
+        """The frames that `tail` gives, and where each of them is."""
+        files = [file.first for file in (*self._unsealed, self._active) if file.last > after]
+        return _placed(self.tail(after), files)
+
+    def read_places(self, places: Sequence[Place]) -> list[bytes]:
+        """The bytes at places, in order. Blocks: called in threads. Raises FileNotFoundError where a file is gone."""
+        return read_places(self._settings, places)
 
     def tail(self, after: LogPosition) -> Generator[frames.Frame, None, None]:
         """The frames past `after` that are durable and not sealed. The files are opened now, and read as it goes."""
@@ -621,6 +642,15 @@ class Log:
         for segment in segments:
             self._disk.remove(segment.path)
         self._disk.sync_dir(self._settings.segments_folder)
+
+
+def _placed(
+    tail: Generator[frames.Frame, None, None], files: Sequence[LogPosition]
+) -> Generator[tuple[frames.Frame, Place], None, None]:
+    for frame in tail:
+        file = files[bisect_right(files, frame.header.first) - 1]
+        size = frames.OVERHEAD_BYTES + len(frame.header.source.encode()) + len(frame.payload)
+        yield frame, Place(file, frame.end - size, size)
 
 
 def _segment_of(files: list[WalFile]) -> str:

@@ -70,6 +70,8 @@ class Rows(msgspec.Struct, kw_only=True, gc=False):
     errors: list[str | None] | None
     # The columns where they are still to be judged: `errors` are not known yet then.
     unjudged: pa.StringArray | None = None
+    # Keys and columns where both came as Arrow, and are known to fit: `keys` and `columns` are empty then.
+    arrow: tuple[pa.StringArray, pa.StringArray] | None = None
     # Of which kind the table is, where that settles how it is stored (`tables/kinds`).
     kind: str = ""
 
@@ -145,6 +147,8 @@ class Expander:
             Encoding.DELTAS: self._expand_deltas,
             Encoding.DOCUMENTS: self._expand_documents,
             Encoding.KAFKA_RECORDS: self._expand_records,
+            Encoding.ROWS_JSON: self._expand_rows,
+            Encoding.ROWS_ARROW: self._expand_rows,
         }
 
     def shape(self, table: TableName) -> Shape:
@@ -160,6 +164,17 @@ class Expander:
         from mainstem.log.expand_records import expand_records
 
         return expand_records(self, header, payload, place)
+
+    @property
+    def takes_arrow(self) -> bool:
+        """Whether whoever asked wants columns rather than rows."""
+        return self._judges_later
+
+    def _expand_rows(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        # Loaded where it is needed: most logs have none of these.
+        from mainstem.log.expand_rows import expand_rows
+
+        return expand_rows(self, header, payload, place)
 
     def _expand_events(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
         try:

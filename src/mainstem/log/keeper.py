@@ -10,6 +10,7 @@ from collections.abc import Callable
 from mainstem.log import companion as companions
 from mainstem.log.companion import Companion, ReadingCompanion
 from mainstem.log.disk import Disk
+from mainstem.log.kept import KeptFrames
 from mainstem.log.settings import LogSettings
 from mainstem.log.wal import WalFile
 from mainstem.model.hlc import Hlc
@@ -32,6 +33,7 @@ class Keeper:
         self._companion = companion
         self._clock = clock
         self._disk = disk
+        self._kept = KeptFrames(settings, disk)
         # Sealed, but some batch in them may be missing in the stored companion.
         self._spent = spent
         self._spent_bytes = sum(file.bytes for file in spent)
@@ -73,4 +75,4 @@ class Keeper:
     def _store_and_drop(self, stored: companions.Stored, spent: list[WalFile]) -> None:
         companions.write(self._disk, self._settings.folder, self._settings.scratch_folder, stored)
         for file in spent:
-            self._disk.remove(file.path)
+            self._kept.take(file)

@@ -280,11 +280,7 @@ class _TableBuilder:
         columns["position"].extend(rows.positions)
         columns["hlc"].extend(rows.hlcs)
         _add_texts(columns["op"], rows.ops)
-        columns["key"].extend(rows.keys)
-        if rows.unjudged is None:
-            columns["columns"].extend(rows.columns)
-        else:
-            columns["columns"].append(rows.unjudged)
+        self._add_rows(rows)
         columns["source"].repeat(header.source, size)
         columns["batch_sequence"].repeat(header.sequence, size)
         columns["arrival_ms"].repeat(header.arrival_ms, size)
@@ -301,6 +297,19 @@ class _TableBuilder:
                 column.extend(values)
         if self._unjudged_rows >= _JUDGED_ROWS:
             self._judge()
+
+    def _add_rows(self, rows: Rows) -> None:
+        """Keys and columns, in whichever form they came."""
+        keys, columns = self._columns["key"], self._columns["columns"]
+        if rows.arrow is not None:
+            keys.append(rows.arrow[0])
+            columns.append(rows.arrow[1])
+            return
+        keys.extend(rows.keys)
+        if rows.unjudged is None:
+            columns.extend(rows.columns)
+        else:
+            columns.append(rows.unjudged)
 
     def _count_in(self, rows: Rows, size: int) -> None:
         hlcs = rows.hlcs

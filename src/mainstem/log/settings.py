@@ -36,18 +36,26 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     # Files of frames that are sealed wait for the next dump of the companion, at most so long or so large.
     companion_interval_s: float = 5.0
     companion_lag_bytes: int = 256 * _MIB
+    # Files of frames that are kept for readers when the log needs them no longer (`log/kept`); 0: none.
+    kept_bytes_max: int = 0
     # What a refused appender is told.
     retry_after_s: float = 1.0
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(type(self)):
             value = getattr(self, field.name)
+            if field.name == "kept_bytes_max" and value == 0:
+                continue
             if field.name != "folder" and value <= 0:
                 raise Invalid(f"log setting {field.name}. expected=more than 0 got={value}")
 
     @property
     def wal_folder(self) -> Path:
         return self.folder / "wal"
+
+    @property
+    def kept_folder(self) -> Path:
+        return self.folder / "kept"
 
     @property
     def segments_folder(self) -> Path:

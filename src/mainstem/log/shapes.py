@@ -203,6 +203,17 @@ class Shape:
             self._accepts = self._make_decoder()
             self._pattern = self._make_pattern()
 
+    def note(self, types: Mapping[str, set[str]]) -> None:
+        """Take note of rows whose columns are known without a look at their values: each of them has all of these.
+
+        A type may also be that of a table's column, where JSON has none for it (`tables.types.TYPED`).
+        """
+        for name, found in types.items():
+            self._types.setdefault(name, set()).update(found)
+        self._always = set(types) if self._always is None else self._always.intersection(types)
+        self._order = None
+        self._accepts = self._pattern = None
+
     def _make_pattern(self) -> str | None:
         """The text of a row that adds nothing to what is known; None where rows differ in more than their values."""
         if not self._order or self._decoders_made >= _DECODERS_MAX or len(self._types) > _DECODER_COLUMNS_MAX:

@@ -87,6 +87,9 @@ class Committed(NamedTuple):
     group: list[Pending]
     headers: list[BatchHeader]
     bytes: int
+    # In which file, by its first position, and from which byte on.
+    file: LogPosition
+    start: int
 
 
 class Refused(NamedTuple):
@@ -270,8 +273,9 @@ class WalWriter:
             return
         size = sum(pending.size for pending in group)
         changes = sum(header.count for header in headers)
+        start = self._active.bytes
         self._active.add(len(group), changes, size, headers[0].arrival_ms)
-        self._deliver(Committed(group, headers, size))
+        self._deliver(Committed(group, headers, size, self._active.first, start))
 
     def _stamp(self, group: list[Pending]) -> tuple[list[BatchHeader], list[frames.Buffer]]:
         now_ms = self._clock.now_ms()

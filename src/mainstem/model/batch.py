@@ -29,6 +29,9 @@ class Encoding(IntEnum):
     KAFKA_RECORDS = 5
     # What `wire.mongo.batches` writes: the documents that one command, or one transaction, changed.
     DOCUMENTS = 6
+    # Rows of one table that came over HTTP, see `wire/rows.py`: a JSON array of objects, or an Arrow stream.
+    ROWS_JSON = 11
+    ROWS_ARROW = 12
 
 
 class Priority(IntEnum):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from mainstem.model import Hlc, Invalid, TableName
 from mainstem.model.hlc import COUNTER_MAX, HLC_MAX, pack
-from mainstem.query.statement import quote
+from mainstem.sql import duckdb_name, duckdb_text
 
 _DECIMAL = re.compile(r"[0-9]{1,19}").fullmatch
 # The value of column `name` of a change, as JSON: a pointer takes any name.
@@ -34,7 +34,7 @@ def read_clock(text: str) -> Hlc:
 
 def as_of_sql(table: TableName, clock: Hlc, key: str | None = None) -> str:
     """The rows as they were at a clock, by the merge rule: `_key`, `_hlc`, `_source` and `row`, a JSON object."""
-    only = "" if key is None else f" AND _key = {literal(key)}"
+    only = "" if key is None else f" AND _key = {duckdb_text(key)}"
     return (
         f"WITH c AS (SELECT * FROM {_history(table)} WHERE _hlc <= {int(clock)}{only}), "
         "gone AS (SELECT _key, _hlc AS gone_hlc, _source AS gone_source FROM c WHERE _op = 'delete' "
@@ -60,20 +60,15 @@ def changes_sql(table: TableName, after: Hlc, through: Hlc) -> str:
 
 def blame_sql(table: TableName, key: str, column: str) -> str:
     """Every write to one column of one row, and every delete of the row, the newest first."""
-    name = literal(column)
+    name = duckdb_text(column)
     value = _VALUE.replace("name", name)
     return (
         f"SELECT _hlc, _source, _op, CASE WHEN _op <> 'delete' THEN {value} END AS value, _position, _id "
-        f"FROM {_history(table)} WHERE _key = {literal(key)} "
+        f"FROM {_history(table)} WHERE _key = {duckdb_text(key)} "
         f"AND (_op = 'delete' OR list_contains(json_keys(_columns), {name})) "
         "ORDER BY _hlc DESC, _source DESC, _position DESC"
     )
 
 
-def literal(text: str) -> str:
-    """A string in DuckDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _history(table: TableName) -> str:
-    return f"{quote(table.namespace)}.{quote(table.history.table)}"
+    return f"{duckdb_name(table.namespace)}.{duckdb_name(table.history.table)}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.formats.delta.engine import Source, quoted
+from mainstem.formats.delta.engine import Source
 from mainstem.formats.delta.log import AddFile, DeltaLog, State
 from mainstem.formats.delta.schema import Field, schema_of
 from mainstem.formats.delta.storage import S3Storage, Storage, create_storage
@@ -24,6 +24,7 @@ from mainstem.formats.delta.zones import row_count, zone_map
 from mainstem.model import LogId, LogPosition, NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.query.sandbox import Session
+from mainstem.sql import duckdb_name
 from mainstem.tables.layout import delta_path
 from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
 
@@ -171,7 +172,7 @@ def delta_sql(session: Session, name: TableName, version: DeltaVersion) -> str:
 
 
 def _selected(field: Field) -> str:
-    name = quoted(field.name)
+    name = duckdb_name(field.name)
     if not field.is_variant:
         return name
     # Files have it in two parts. A null in one of them is a null, not a Variant that holds one.

@@ -1,4 +1,4 @@
-"""Result batches as JSON, CSV and Arrow bytes. Runs in worker threads; knows nothing of HTTP.
+"""Result batches as JSON, CSV, Arrow and Parquet bytes. Runs in worker threads; knows nothing of HTTP.
 
 How values look in JSON (the guide has the same table):
 
@@ -15,6 +15,7 @@ How values look in JSON (the guide has the same table):
 """
 
 import base64
+import io
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -86,6 +87,55 @@ class ArrowPieces:
         start = self._head if self._started else 0
         self._started = True
         return data[start:] if last else data[start:tail]
+
+
+class ParquetPieces:
+    """A Parquet file, piece by piece: a row group for each batch."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        # As in an Arrow stream: an enum is text to its reader.
+        self._schema = pa.schema([_decoded(field) for field in schema])
+        self._sink = _Sink()
+        self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), self._schema, compression="zstd")
+
+    def batch(self, batch: pa.RecordBatch) -> bytes:
+        """The bytes of the next row group, after the file's first bytes the first time."""
+        arrays = [column.cast(field.type) for column, field in zip(batch.columns, self._schema, strict=True)]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        return self._sink.take()
+
+    def end(self, metadata: dict[str, str]) -> bytes:
+        """The footer, with what is only known at the end."""
+        self._writer.add_key_value_metadata(metadata)
+        self._writer.close()
+        return self._sink.take()
+
+
+class _Sink(io.RawIOBase):
+    """A file that is only written to, and handed on while it is."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        self._at += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._at
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        return taken
 
 
 def _decoded_json(column: pa.Array) -> list[Any]:

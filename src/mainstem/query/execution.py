@@ -12,8 +12,9 @@ from mainstem.query.binding import BoundTable
 from mainstem.query.encode import VARIANT, with_json_marked
 from mainstem.query.orders import FRAME_BYTES_MAX, Column, Run
 from mainstem.query.sandbox import Session, Sessions
-from mainstem.query.statement import Kind, quote
+from mainstem.query.statement import Kind
 from mainstem.query.tables import current_snapshot, shared_vectors_sql
+from mainstem.sql import duckdb_name
 
 T = TypeVar("T")
 
@@ -92,9 +93,9 @@ def _with_json(sql: str, columns: Sequence[Column]) -> str:
     names = [f"c{number}" for number in range(len(columns))]
     selected = [
         # A null that is no value of its own stays one.
-        f"CASE WHEN {name} IS NOT NULL THEN CAST({name} AS JSON) END AS {quote(column.name)}"
+        f"CASE WHEN {name} IS NOT NULL THEN CAST({name} AS JSON) END AS {duckdb_name(column.name)}"
         if column.type == VARIANT
-        else f"{name} AS {quote(column.name)}"
+        else f"{name} AS {duckdb_name(column.name)}"
         for name, column in zip(names, columns, strict=True)
     ]
     return f"SELECT {', '.join(selected)} FROM ({sql.rstrip().rstrip(';')}\n) AS answered({', '.join(names)})"

@@ -19,8 +19,8 @@ from mainstem.model.merge import Cell
 from mainstem.query.encode import VARIANT
 from mainstem.query.ports import LoadedTable, PendingRow
 from mainstem.query.sandbox import Session
-from mainstem.query.statement import quote
 from mainstem.query.tables import column_kinds, columns, columns_since, empty_sql, hlc_max, scan_sql, sql_type
+from mainstem.sql import duckdb_name
 from mainstem.tables.layout import STATE_COLUMNS, column_name, stored_name
 from mainstem.tables.types import Kind, Nested, join_kinds, kind_of, type_of
 
@@ -50,7 +50,7 @@ def overlay_sql(
         return scan_sql(session, table) if table else empty_sql(base_types or RESERVED)
     base_sql = scan_sql(session, table) if table else empty_sql(RESERVED)
     keys = session.arrow(f"{label}_keys", pa.table({"k": pa.array(list(pending), pa.string())}))
-    hits = f"temp.{quote(label + '_hits')}"
+    hits = f"temp.{duckdb_name(label + '_hits')}"
     session.scratch(hits, f"SELECT * FROM ({base_sql}) WHERE _key IN (SELECT k FROM {keys})")
     rows = _rows_of_snapshot(session, hits, table)
     tombstones = _late_tombstones(session, history, keys, table, pending)
@@ -231,7 +231,7 @@ def _union(
     own = base_types if base_types else RESERVED
     untouched, touched = [], []
     for name in (*types, *(name for name in RESERVED if name in own)):
-        column = quote(name)
+        column = duckdb_name(name)
         if name in RESERVED:
             untouched.append(f"b.{column} AS {column}")
             source = "w.k" if name == "_key" else f"w.{column}"

@@ -18,9 +18,10 @@ from mainstem.query.binding import Binder, Freshness
 from mainstem.query.partitions import NAMED_MAX, Namer
 from mainstem.query.ports import LoadedTable, Readable, everything
 from mainstem.query.predicates import Scan, expression_of
-from mainstem.query.statement import Statement, quote
+from mainstem.query.statement import Statement
 from mainstem.query.statements import Statements
 from mainstem.query.tables import columns, current_snapshot
+from mainstem.sql import duckdb_name
 from mainstem.tables.places import first_beyond
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ class PlanRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.sql is not None:
             return self.sql
         assert self.table is not None
-        listed = ", ".join("*" if column == "*" else quote(column) for column in self.columns) or "*"
-        name = f"{quote('.'.join(self.table.namespace))}.{quote(self.table.name)}"
+        listed = ", ".join("*" if column == "*" else duckdb_name(column) for column in self.columns) or "*"
+        name = f"{duckdb_name('.'.join(self.table.namespace))}.{duckdb_name(self.table.name)}"
         return f"SELECT {listed} FROM {name}" + (f" WHERE (\n{self.where}\n)" if self.where else "")
 
 

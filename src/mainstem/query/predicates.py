@@ -13,7 +13,8 @@ import duckdb
 import msgspec
 
 from mainstem.model import Invalid, TableName
-from mainstem.query.statement import WAREHOUSE, Parser, literal, quote
+from mainstem.query.statement import WAREHOUSE, Parser
+from mainstem.sql import duckdb_name, duckdb_text
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -53,15 +54,16 @@ def scans(parser: Parser, sql: str, tables: Mapping[TableName, Mapping[str, str]
         },
     )
     try:
-        connection.execute(f"SET disabled_optimizers = {literal(_DISABLED)}")
+        connection.execute(f"SET disabled_optimizers = {duckdb_text(_DISABLED)}")
         connection.execute(f"ATTACH ':memory:' AS {WAREHOUSE}")
         connection.execute(f'CREATE SCHEMA {WAREHOUSE}."default"')
         connection.execute(f'USE {WAREHOUSE}."default"')
         connection.execute("SET lock_configuration = true")
         for name, columns in tables.items():
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {WAREHOUSE}.{quote(name.namespace)}")
-            listed = ", ".join(f"{quote(column)} {kind}" for column, kind in columns.items())
-            connection.execute(f"CREATE TABLE {WAREHOUSE}.{quote(name.namespace)}.{quote(name.table)} ({listed})")
+            schema = f"{WAREHOUSE}.{duckdb_name(name.namespace)}"
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            listed = ", ".join(f"{duckdb_name(column)} {kind}" for column, kind in columns.items())
+            connection.execute(f"CREATE TABLE {schema}.{duckdb_name(name.table)} ({listed})")
         row = connection.execute(f"EXPLAIN (FORMAT json) {sql}").fetchone()
     except duckdb.Error as error:
         text = str(error).split("\n", 1)[0]

@@ -17,7 +17,8 @@ import msgspec
 import pyarrow as pa
 
 from mainstem.model import DEFAULT_NAMESPACE, TableName
-from mainstem.query.statement import WAREHOUSE, literal, quote
+from mainstem.query.statement import WAREHOUSE
+from mainstem.sql import duckdb_name, duckdb_text
 
 _EXTENSIONS = ("avro", "iceberg")
 
@@ -61,7 +62,7 @@ class Session:
             },
         )
         for name in settings.extensions:
-            self.connection.execute(f"LOAD {literal(str(extension_file(name)))}")
+            self.connection.execute(f"LOAD {duckdb_text(str(extension_file(name)))}")
         for statement in (
             # Before the first secret: it cannot be set later.
             "SET allow_persistent_secrets = false",
@@ -73,9 +74,9 @@ class Session:
             "SET max_expression_depth = 250",
             "SET TimeZone = 'UTC'",
             f"ATTACH ':memory:' AS {WAREHOUSE}",
-            f"CREATE SCHEMA {WAREHOUSE}.{quote(DEFAULT_NAMESPACE)}",
-            f"USE {WAREHOUSE}.{quote(DEFAULT_NAMESPACE)}",
-            f"SET allowed_directories = [{', '.join(map(literal, sorted(folders)))}]",
+            f"CREATE SCHEMA {WAREHOUSE}.{duckdb_name(DEFAULT_NAMESPACE)}",
+            f"USE {WAREHOUSE}.{duckdb_name(DEFAULT_NAMESPACE)}",
+            f"SET allowed_directories = [{', '.join(map(duckdb_text, sorted(folders)))}]",
             "SET enable_external_access = false",
             "SET lock_configuration = true",
         ):
@@ -91,7 +92,7 @@ class Session:
         """Let the statement see `sql` under a table's name. A view that is there already costs nothing."""
         if self._views.get(name) == sql:
             return
-        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {WAREHOUSE}.{quote(name.namespace)}")
+        self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {WAREHOUSE}.{duckdb_name(name.namespace)}")
         self.connection.execute(f"CREATE OR REPLACE VIEW {_full(name)} AS {sql}")
         self._views[name] = sql
 
@@ -99,7 +100,7 @@ class Session:
         """Let a view of ours read an Arrow table; returns the name to use in SQL."""
         self._registered.append(name)
         self.connection.register(name, table)
-        return quote(name)
+        return duckdb_name(name)
 
     def scratch(self, name: str, sql: str) -> None:
         """Keep the rows of `sql` in memory for a view of ours."""
@@ -123,7 +124,7 @@ class Session:
 
 
 def _full(name: TableName) -> str:
-    return f"{WAREHOUSE}.{quote(name.namespace)}.{quote(name.table)}"
+    return f"{WAREHOUSE}.{duckdb_name(name.namespace)}.{duckdb_name(name.table)}"
 
 
 class Sessions:

@@ -13,6 +13,7 @@ from typing import Any
 
 from mainstem.model import DEFAULT_NAMESPACE, Invalid, TableName
 from mainstem.query.statement import Kind, Parser, Statement, nodes_of
+from mainstem.sql import spark_name, spark_text
 
 VIEW_PREFIX = "mainstem_view_"
 NOT_PORTABLE = "not_portable"
@@ -220,9 +221,9 @@ def _spark_tokens(text: str) -> Iterator[str]:
             content = token[1:-1].replace("''", "'")
             if likes and "\\" in content:
                 raise Unportable("a backslash beside LIKE, which escapes there and not here")
-            yield spark_literal(content)
+            yield spark_text(content)
         elif kind == "quoted":
-            yield spark_name(token[1:-1].replace('""', '"'))
+            yield portable_name(token[1:-1].replace('""', '"'))
         elif kind == "mark":
             yield f" {_LIKES[token]} " if token in _LIKES else token
         elif kind == "word":
@@ -283,13 +284,8 @@ def _lex(text: str) -> Iterator[tuple[str, str]]:
         at = match.end()
 
 
-def spark_literal(content: str) -> str:
-    """A string in Spark's SQL."""
-    return "'" + content.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def spark_name(name: str) -> str:
-    """A name in Spark's SQL."""
+def portable_name(name: str) -> str:
+    """A name in Spark's SQL. Raises Unportable for one that Spark's catalogs would not take."""
     if not _NAME.fullmatch(name):
         raise Unportable(f"the name {name[:64]!r}")
-    return "`" + name.replace("`", "``") + "`"
+    return spark_name(name)

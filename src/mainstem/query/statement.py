@@ -16,6 +16,7 @@ import msgspec
 
 from mainstem.model import DEFAULT_NAMESPACE, Denied, Invalid, TableName
 from mainstem.query.functions import FUNCTIONS, TABLE_FUNCTIONS
+from mainstem.sql import duckdb_text
 
 SQL_LENGTH_MAX = 100_000
 TABLES_MAX = 64
@@ -30,16 +31,6 @@ _SOURCES = frozenset(
 _FUNCTION_SCHEMAS = frozenset({"", "main"})
 # A name that looks like a file makes DuckDB look for one where a table of that name is out of sight.
 _CTE_NAME = re.compile(r"[^./\\:*?\[\]]+")
-
-
-def quote(name: str) -> str:
-    """An SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """An SQL string."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 class Kind(StrEnum):
@@ -82,8 +73,8 @@ class Parser:
         """The tree of the only statement in `sql`, which must be a SELECT."""
         try:
             with self._lock:
-                # A literal, since binding a parameter makes DuckDB import pandas: a second, the first time.
-                row = self._connection.execute(f"SELECT json_serialize_sql({literal(sql)})").fetchone()
+                # A duckdb_text, since binding a parameter makes DuckDB import pandas: a second, the first time.
+                row = self._connection.execute(f"SELECT json_serialize_sql({duckdb_text(sql)})").fetchone()
         except duckdb.Error as error:
             raise Invalid(f"the statement cannot be parsed. got={_first_line(error)}", reason="sql_syntax") from error
         assert row is not None
@@ -106,7 +97,7 @@ class Parser:
         document = msgspec.json.encode({"error": False, "statements": [tree]}).decode()
         try:
             with self._lock:
-                row = self._connection.execute(f"SELECT json_deserialize_sql({literal(document)})").fetchone()
+                row = self._connection.execute(f"SELECT json_deserialize_sql({duckdb_text(document)})").fetchone()
         except duckdb.Error as error:
             message = f"the statement cannot be written out. got={_first_line(error)}"
             raise Invalid(message, reason="sql_syntax") from error

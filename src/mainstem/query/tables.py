@@ -11,7 +11,7 @@ import msgspec
 from mainstem.model import LogId, LogPosition, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.query.sandbox import Session
-from mainstem.query.statement import literal, quote
+from mainstem.sql import duckdb_name, duckdb_text
 from mainstem.tables.layout import KINDS_PROPERTY, SINCE_PROPERTY
 from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
 from mainstem.tables.types import Kind
@@ -96,7 +96,7 @@ def sql_type(kind: Any) -> str:
         case "map":
             return f"MAP({sql_type(kind['key'])}, {sql_type(kind['value'])})"
         case _:
-            fields = ", ".join(f"{quote(each['name'])} {sql_type(each['type'])}" for each in kind["fields"])
+            fields = ", ".join(f"{duckdb_name(each['name'])} {sql_type(each['type'])}" for each in kind["fields"])
             return f"STRUCT({fields})"
 
 
@@ -121,13 +121,13 @@ def scan_sql(session: Session, table: LoadedTable) -> str:
         return delta_sql(session, table.name, table.delta)
     if current_snapshot(table.metadata) is None:
         return empty_sql(columns(table.metadata))
-    return f"SELECT * FROM iceberg_scan({literal(_local(table.metadata_location))})"
+    return f"SELECT * FROM iceberg_scan({duckdb_text(_local(table.metadata_location))})"
 
 
 def shared_vectors_sql(table: LoadedTable) -> str:
     """SQL that counts the delete files of the current snapshot that hold more than one deletion vector."""
     return (
-        f"SELECT count(*) FROM (SELECT file_path FROM iceberg_metadata({literal(_local(table.metadata_location))}) "
+        f"SELECT count(*) FROM (SELECT file_path FROM iceberg_metadata({duckdb_text(_local(table.metadata_location))}) "
         "WHERE manifest_content = 'DELETE' AND status <> 'DELETED' AND upper(file_format) = 'PUFFIN' "
         "GROUP BY file_path HAVING count(*) > 1)"
     )
@@ -135,7 +135,7 @@ def shared_vectors_sql(table: LoadedTable) -> str:
 
 def empty_sql(types: Mapping[str, str]) -> str:
     """A source of these columns without rows."""
-    listed = ", ".join(f"CAST(NULL AS {kind}) AS {quote(name)}" for name, kind in types.items())
+    listed = ", ".join(f"CAST(NULL AS {kind}) AS {duckdb_name(name)}" for name, kind in types.items())
     return f"SELECT {listed} WHERE false"
 
 

@@ -38,6 +38,8 @@ _TIME = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})"
     r"(?:[T ](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d{1,2}(?::?\d{2})?)?)?"
 )
+_EPOCH_MS = re.compile(rb"-?[0-9]{1,18}")
+_EPOCH = dt.datetime(1970, 1, 1)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _FLOAT32 = struct.Struct("<f")
 # A declared decimal of 38 digits is computed exactly, whatever the thread's context says.
@@ -125,7 +127,12 @@ def _to_date(raw: bytes) -> Any:
 
 
 def _moment(raw: bytes) -> tuple[dt.datetime, dt.timedelta] | None:
-    """A point of time as it is written, and how far its zone is from UTC (nothing said: not at all)."""
+    """A point of time as it is written, and how far its zone is from UTC (nothing said: not at all).
+
+    A whole number (not a text of digits) is milliseconds since 1970.
+    """
+    if _EPOCH_MS.fullmatch(raw):
+        return _since_1970(int(raw))
     match = _TIME.fullmatch(text_of(raw).strip())
     if match is None:
         return None
@@ -142,6 +149,13 @@ def _moment(raw: bytes) -> tuple[dt.datetime, dt.timedelta] | None:
     if hours > 18 or minutes > 59:
         return None
     return local, dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+
+
+def _since_1970(milliseconds: int) -> tuple[dt.datetime, dt.timedelta] | None:
+    try:
+        return _EPOCH + dt.timedelta(milliseconds=milliseconds), dt.timedelta()
+    except OverflowError:
+        return None
 
 
 def _to_timestamp(raw: bytes) -> Any:

@@ -16,6 +16,7 @@ from mainstem.tables.types import (
     keeps_every_value,
     kind_of,
     type_of,
+    typed_by_source,
     widens_in_place,
 )
 
@@ -112,11 +113,15 @@ def plan_evolution(
 def _grown(name: str, old: Column | None, json_types: Iterable[str], settings: TableSettings) -> Column:
     if declared := settings.columns.get(name):
         return Column(name, declared)
+    json_types = tuple(json_types)
+    typed = typed_by_source(json_types)
+    if typed is not None and (old is None or old.kind is Kind.NULL):
+        return Column(name, typed)
     kind = kind_of(json_types)
     if old is not None:
         if old.kind is None:
-            # Declared once and no longer: its type stays, and text is what any other value falls back to.
-            return old
+            # Declared, by somebody or by its first source: its type stays, unless the source has made it wider.
+            return Column(name, typed) if typed is not None and widens_in_place(old.type, typed) else old
         kind = join_kinds(old.kind, kind)
     return Column(name, type_of(kind, settings.nested), kind)
 

@@ -28,20 +28,29 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 class MaintenanceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When and how tables are maintained. The first five are DoLake's, with its defaults."""
 
+    # Small files in a partition from which they are written together.
     min_files: Annotated[int, msgspec.Meta(ge=2)] = 5
+    # Files that are written together at a time.
     max_files: Annotated[int, msgspec.Meta(ge=2)] = 100
+    # The size that compaction aims at.
     target_file_bytes: Positive = 128 * MIB
+    # Whether tables are maintained without being asked for.
     auto: bool = True
+    # How often every table is looked at.
     interval_s: Seconds = 3600.0
     # A table with so many new files does not wait for the interval; this is how often that is looked for.
     new_files_max: Positive = 300
+    # How often tables are looked at for new files.
     check_s: Seconds = 30.0
     # Deleted rows in a partition, as a share of its rows, from which large files are rewritten too.
     deleted_share: Share = 0.1
+    # Manifests of a table from which they are written together.
     manifests_max: Positive = 50
     # Snapshots are kept for this long, but never more than so many; none is removed that is younger than the minimum.
     snapshot_age_s: Seconds = 86_400.0
+    # Snapshots of a table that are kept at the most.
     snapshots_max: Positive = 500
+    # No snapshot younger than this is removed.
     snapshot_age_min_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     # Files that no snapshot has, and that are this old: anything younger may belong to a write in progress.
     orphan_age_s: Annotated[float, msgspec.Meta(ge=0)] = 259_200.0

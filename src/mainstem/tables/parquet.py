@@ -41,12 +41,15 @@ class Codec(StrEnum):
 class ParquetSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of one table, or of all that do not say otherwise. 0 leaves it to Iceberg's defaults."""
 
+    # none, snappy, gzip or zstd.
     compression: Codec = Codec.ZSTD
     # The level of gzip or zstd.
     compression_level: Annotated[int, msgspec.Meta(ge=0, le=22)] = 0
     # Row groups are cut by size, or by rows where that is given.
     row_group_bytes: NotNegative = 0
+    # Rows of a row group; 0 leaves it to the size.
     row_group_rows: NotNegative = 0
+    # The size at which a writer begins another file.
     target_file_bytes: NotNegative = 0
 
     def properties(self) -> dict[str, str]:

@@ -88,19 +88,27 @@ class TableSettings:
     batch then brings its columns back.
     """
 
+    # Whether there is a table with the current row of each key.
     state: bool = True
+    # Whether there is a table with every change.
     history: bool = True
     # Every change is a row of its own, in the order of the log: no key is looked up, and nothing is replaced.
     append: bool = False
+    # How objects and arrays are kept: json (text), variant or struct.
     nested: Nested = Nested.JSON
+    # iceberg or delta.
     format: Format = Format.ICEBERG
     # Iceberg's.
     format_version: int = 2
+    # The columns by which rows are known that come without a key: over HTTP, and from Debezium Server.
+    key: tuple[str, ...] = ()
     # Declared types by column; every other column is inferred.
     columns: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
     # Of the state. None: as it was given over HTTP, or not at all.
     partition: tuple[Transform, ...] | None = None
+    # Of the history.
     history_partition: tuple[Transform, ...] | None = None
+    # How its files are written, where that differs from [parquet].
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
 
     def __post_init__(self) -> None:
@@ -137,6 +145,11 @@ class TableSettings:
         if "columns" in values:
             declared = {name: parse_type(text) for name, text in values["columns"].items()}
             values["columns"] = MappingProxyType(declared)
+        if "key" in values:
+            names = [values["key"]] if isinstance(values["key"], str) else values["key"]
+            if not isinstance(names, Sequence) or not all(isinstance(each, str) and each for each in names):
+                raise Invalid(f"key. expected=the names of columns got={values['key']!r}")
+            values["key"] = tuple(names)
         for name in ("partition", "history_partition"):
             if name in values:
                 values[name] = parse_partition(values[name])

@@ -27,6 +27,9 @@ _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _PLAIN_TYPES = frozenset(
     ["boolean", "int", "long", "float", "double", "date", "timestamp", "timestamptz", "string", "binary", "uuid"]
 )
+# Types that JSON has no word for. A door whose rows have types of their own says them in a segment's footer, beside the
+# JSON types: the column is declared by that.
+_TYPED = frozenset(["date", "timestamp", "timestamptz", "uuid", "binary"])
 # What people write, and what it is called in Iceberg.
 _ALIASES = {
     "bool": "boolean",
@@ -102,10 +105,25 @@ def join_kinds(left: Kind, right: Kind) -> Kind:
 def kind_of(json_types: Iterable[str]) -> Kind:
     """The kind of a column in which values of these JSON types were seen."""
     try:
-        kinds = [_KIND_BY_JSON_TYPE[name] for name in json_types]
+        # A value with a type of its own is written as text: that is what it is in a column of another kind.
+        kinds = [Kind.STRING if is_typed(name) else _KIND_BY_JSON_TYPE[name] for name in json_types]
     except KeyError as unknown:
         raise Invalid(f"unknown JSON type. expected={sorted(_KIND_BY_JSON_TYPE)} got={unknown}") from None
     return reduce(join_kinds, kinds, Kind.NULL)
+
+
+def is_typed(name: str) -> bool:
+    """Whether a footer's word for a column's values is the type of a table's column, and not a JSON type."""
+    return name in _TYPED or decimal_of(name) is not None
+
+
+def typed_by_source(names: Iterable[str]) -> ColumnType | None:
+    """The type that a column's source gave it; None where it gave none, or several that are not one.
+
+    A value without a type (a text among instants, say) does not count: it is converted, or becomes a dead letter.
+    """
+    found = {ColumnType(name) for name in names if is_typed(name)}
+    return next((one for one in found if all(one == each or widens_in_place(each, one) for each in found)), None)
 
 
 def type_of(kind: Kind, nested: Nested) -> ColumnType:

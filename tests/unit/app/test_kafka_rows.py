@@ -1,10 +1,12 @@
 """Old records out of a topic's table, also where compaction put files together that were not neighbours."""
 
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from mainstem.app.kafka.rows import TopicRows
 from mainstem.client.delta import DeltaTable, create_storage
@@ -14,6 +16,7 @@ from mainstem.formats.delta.log import DeltaLog
 from mainstem.model.names import TableName
 from mainstem.query.delta import DeltaVersion
 from mainstem.runtime.clock import SystemClock
+from mainstem.wire.kafka.opening import Record
 
 TABLE = TableName("kafka", "old")
 SCHEMA = pa.schema(
@@ -51,16 +54,31 @@ def rows_of(folder: Path, *files: list[int]) -> TopicRows:
     return TopicRows(SimpleNamespace(delta=delta))  # type: ignore[arg-type]
 
 
+def read(rows: TopicRows, partition: int, offset: int) -> list[Record]:
+    """As the process that reads does it: what is to be read was sent to it."""
+    found = pickle.loads(pickle.dumps(rows.of(TABLE, partition, offset)))
+    return [] if found is None else list(found.records(offset, 10, 1))
+
+
+def test_more_files_than_one_read_looks_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.app.kafka.rows._FILES_MAX", 2)
+    rows = rows_of(tmp_path, [0, 1, 6, 7], [2, 3], [4, 5], [8, 9])
+    found = rows.of(TABLE, 0, 0)
+    assert found is not None and len(found.files) == 2
+    # 4 is in the third file: nothing from there on may be given away yet.
+    assert [record.offset for record in found.records(0, 10, 1 << 20)] == [0, 1, 2, 3]
+
+
 def test_no_record_is_passed_over(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, [0, 1, 6, 7], [2, 3], [4, 5], [8, 9])
     for start in range(10):
         found: list[int] = []
         offset = start
-        while part := rows.records(TABLE, 0, offset, 10, 1):
+        while part := read(rows, 0, offset):
             found += [record.offset for record in part]
             offset = found[-1] + 1
         assert found == list(range(start, 10))
-    assert rows.records(TABLE, 1, 0, 10, 1) == []
+    assert read(rows, 1, 0) == []
     first = rows.first_at(TABLE, 0, 0, 4_500)
     assert first is not None and (first.offset, first.value) == (5, b"5")
 

@@ -135,17 +135,6 @@ async def test_a_document_cannot_be_made_too_deep_step_by_step(tmp_path: Path) -
         assert (await world.run({"count": "c", "query": {"x": 1}}))["ok"] == 1.0
 
 
-@pytest.mark.parametrize("key", ["$n:1e99999", "$n:9e999999999999", "$x:zz", "$oid:zz", "$n:sNaN123", "$uuid:", "$n:"])
-async def test_keys_of_other_doors_stop_nobody(tmp_path: Path, key: str) -> None:
-    async with opened(tmp_path) as world:
-        await world.run({"insert": "c", "documents": [{"_id": 1}]})
-        await world.cdc({"table": "db.c", "operation": "INSERT", "rowId": key, "after": {"a": 1}})
-        assert len(world.heard) == 2
-        assert len(await world.documents_of("c")) == 2
-    async with opened(tmp_path) as world:
-        assert len(await world.documents_of("c")) == 2
-
-
 async def test_rows_of_other_doors_that_an_index_refuses_stop_nobody(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
         await world.run({"createIndexes": "c", "indexes": [{"key": {"a": 1, "b": 1}, "name": "ab"}]})

@@ -1,5 +1,6 @@
 """Maintenance leaves the same rows in fewer files, keeps the marks, and takes turns with the ingest."""
 
+import json
 import os
 import random
 import threading
@@ -12,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mainstem.catalog.files import LocalFiles
+from mainstem.catalog.inventory import Inventories
+from mainstem.catalog.live_rows import LiveRows
 from mainstem.model import UNNAMED
 from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns
@@ -58,6 +62,18 @@ def counts(bench: Any, table: str = "orders") -> tuple[int, int]:
     return int(summary.get("total-data-files") or 0), int(summary.get("total-delete-files") or 0)
 
 
+def live_rows(bench: Any, table: str = "orders") -> tuple[int | None, list[int | None]]:
+    """What is told of the table's rows: by its manifests alone, and snapshot by snapshot, the oldest first."""
+    location = bench.lake.load(bench.name(table)).java.operations().current().metadataFileLocation()
+    document = json.loads(Path(location.removeprefix("file:")).read_text())
+    snapshots = document["snapshots"]
+    current = document["current-snapshot-id"]
+    (newest,) = [each for each in snapshots if each["snapshot-id"] == current]
+    by_manifests = LiveRows(Inventories(LocalFiles().file_io)).of(document, [newest])[current]
+    one_by_one = LiveRows(Inventories(LocalFiles().file_io)).of(document, snapshots)
+    return by_manifests, [one_by_one[each["snapshot-id"]] for each in snapshots]
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_small_files_become_one_with_the_same_rows_and_marks(bench: Any, version: int) -> None:
     fill(bench, 6, TableSettings(format_version=version))
@@ -70,6 +86,8 @@ def test_small_files_become_one_with_the_same_rows_and_marks(bench: Any, version
         bench.name("orders"), [Step.COMPACT], on_progress=lambda step, done: told.append((step, dict(done)))
     )
     assert counts(bench) == (1, 0)
+    # A compaction changes no row, and is not told as if it did.
+    assert live_rows(bench) == (KEYS - 6, [*(KEYS - 1 - number for number in range(6)), KEYS - 6])
     assert results["compact"]["files_read"] >= 6 and results["compact"]["files_written"] == 1
     assert told[0][1]["groups_planned"] == 1 and told[-1][1]["groups"] == 1
     assert bench.values() == before
@@ -152,6 +170,14 @@ def test_many_deletes_over_many_files_become_one_file(bench: Any) -> None:
         assert by_iceberg <= {location for location, files in planned.applies_to.items() if path in files}
     assert max(facts.delete_files for facts in planned.facts) > 5
     expected = bench.values()
+    groups = iter(range(1))
+    few = MaintenanceSettings(min_files=2, max_files=4)
+    name, compaction = bench.name("orders"), Compaction(own_lake(bench.lake), Turns())
+    compaction.run(name, bench.lake.load(name), few, go_on=lambda: next(groups, None) is not None)
+    summary = bench.lake.load(name).java.currentSnapshot().summary()
+    reckoned = int(summary.get("total-records")) - int(summary.get("total-position-deletes"))
+    told, one_by_one = live_rows(bench)
+    assert told == one_by_one[-1] == len(expected) != reckoned, "deletes of files that are gone take nothing away"
     done = maintenance(bench).run(bench.name("orders"), [Step.COMPACT])["compact"]
     assert (done["groups"], done["files_written"]) == (1, 1)
     assert counts(bench) == (1, 0)
@@ -167,6 +193,7 @@ def test_deletes_that_apply_to_nothing_any_more_go_with_the_next_group(bench: An
     # Cut off after one group of two: the deletes of both stay.
     compaction.run(name, bench.lake.load(name), few, go_on=lambda: next(groups, None) is not None)
     assert counts(bench)[1] > 0
+    assert live_rows(bench)[0] == KEYS - 6
     compaction.run(name, bench.lake.load(name), few)
     assert counts(bench) == (1, 0)
     assert bench.values() == {str(key): {"n": 5, "k": key} for key in range(6, KEYS)}
@@ -179,6 +206,7 @@ def test_equality_deletes_of_another_engine_are_folded_in(bench: Any) -> None:
     assert sorted(set(map(str, range(1, KEYS))) - set(bench.values())) == ["5", "6", "7"]
     left = [(key, values["n"], values["k"]) for key, values in sorted(bench.values().items())]
     assert by_duckdb(bench) == left
+    assert live_rows(bench)[0] is None, "only a scan could tell"
     marks = table.marks()
     results = maintenance(bench).run(bench.name("orders"), [Step.COMPACT])
     assert by_duckdb(bench) == left

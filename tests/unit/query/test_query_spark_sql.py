@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.model import Denied, Invalid, TableName
-from mainstem.query.spark_sql import SparkStatement, Unportable, spark_literal, spark_name, spark_statement
+from mainstem.query.spark_sql import SparkStatement, Unportable, portable_name, spark_statement
 from mainstem.query.statement import Parser
+from mainstem.sql import spark_text
 
 PARSER = Parser()
 
@@ -103,8 +104,8 @@ def test_half_a_character_is_no_sql() -> None:
 def test_a_string_stays_a_string_whatever_is_in_it(text: str) -> None:
     quoted = text.replace("'", "''")
     sql = translated(f"SELECT a FROM t WHERE b = '{quoted}'").sql
-    assert sql == f"SELECT a FROM mainstem_view_0 AS t WHERE (b = {spark_literal(text)})"
-    inner = spark_literal(text)[1:-1]
+    assert sql == f"SELECT a FROM mainstem_view_0 AS t WHERE (b = {spark_text(text)})"
+    inner = spark_text(text)[1:-1]
     # Read as Spark reads it: a backslash takes the next character along, so no quote stands alone.
     at = 0
     while at < len(inner):
@@ -115,6 +116,6 @@ def test_a_string_stays_a_string_whatever_is_in_it(text: str) -> None:
 
 @given(st.text(st.characters(min_codepoint=32), min_size=1, max_size=40))
 def test_a_name_stays_a_name(text: str) -> None:
-    name = spark_name(text)
+    name = portable_name(text)
     assert name.startswith("`") and name.endswith("`")
     assert "`" not in name[1:-1].replace("``", "")

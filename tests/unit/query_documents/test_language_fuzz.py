@@ -132,6 +132,11 @@ def run_seed(seed: int) -> None:
             raise AssertionError(f"seed={seed} {source!r}") from error
 
 
+@pytest.mark.parametrize("seed", [26_415, 34_601, 43_568])
+def test_seeds_that_long_runs_have_found(seed: int) -> None:
+    run_seed(seed)
+
+
 def test_nothing_but_a_named_refusal() -> None:
     for seed in range(1_500):
         run_seed(seed)

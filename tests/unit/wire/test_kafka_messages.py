@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from mainstem.model.errors import Invalid
-from mainstem.wire.kafka.frames import Framer, FrameTooLarge, RequestHead, frame_of, read_head
+from mainstem.wire.kafka.frames import Framer, FrameTooLarge, RequestHead, framed, read_head
 from mainstem.wire.kafka.messages import Unreadable, decode_request, encode_response
 
 HEAD = bytes.fromhex("0012 0000 00000007 0002") + b"me"
@@ -20,7 +20,7 @@ HEAD = bytes.fromhex("0012 0000 00000007 0002") + b"me"
 @given(st.lists(st.binary(min_size=8, max_size=50), max_size=8), st.integers(1, 30))
 def test_frames_are_found_however_the_bytes_come(frames: list[bytes], step: int) -> None:
     framer = Framer(100)
-    data = b"".join(frame_of([frame]) for frame in frames)
+    data = b"".join(part for frame in frames for part in framed([frame]))
     found = [frame for at in range(0, len(data), step) for frame in framer.feed(data[at : at + step])]
     assert found == frames
     assert framer.held_bytes == 0

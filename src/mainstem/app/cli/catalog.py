@@ -13,15 +13,19 @@ from rich.console import Console
 from rich.table import Table
 
 from mainstem.app.cli.verify import rebuild, verify
-from mainstem.catalog.fence import ROLLBACK_PROPERTY, marks_at, marks_text
+from mainstem.catalog.fence import marks_text
 from mainstem.catalog.metadata import ancestry, by_id, current_snapshot_id, normalized
+from mainstem.catalog.rollback import rollback_commit
+from mainstem.tables.live_rows import rows_changed, rows_without_deletes
 from mainstem.tables.marks import positions_of
 
 TIMEOUT_S = 60.0
 MAIN = "main"
 DAY_MS = 24 * 60 * 60 * 1000
 _SEPARATOR = "\x1f"
-_COUNTS = ("total-records", "total-data-files", "total-delete-files", "total-files-size")
+_COUNTS = ("total-data-files", "total-delete-files", "total-files-size")
+# How many snapshots' rows are asked for.
+_SNAPSHOTS_MAX = 500
 
 
 class Remote:
@@ -83,6 +87,20 @@ class Remote:
         found: dict[str, Any] = self.ask("GET", table_path(name), snapshots=snapshots)
         return normalized(found["metadata"]) | {"metadata-location": found.get("metadata-location")}
 
+    def rows(self, name: str, document: dict[str, Any], limit: int = _SNAPSHOTS_MAX) -> dict[int, int | None]:
+        """The rows of a table's latest snapshots, without those that are deleted, by snapshot.
+
+        A server of ours has counted them; of any other catalog we know what the summaries say.
+        """
+        path = f"tables/{quote(name, safe='')}/snapshots"
+        try:
+            told = self.ask("GET", path, limit=str(min(limit, _SNAPSHOTS_MAX)))
+        except click.ClickException:
+            return {
+                each["snapshot-id"]: rows_without_deletes(each.get("summary") or {}) for each in document["snapshots"]
+            }
+        return {int(each["snapshotId"]): each["rows"] for each in told["snapshots"]}
+
 
 def table_path(name: str) -> str:
     """Where a table is, by its dotted name."""
@@ -142,7 +160,7 @@ def show(remote: Remote, table: str) -> None:
         ("format", f"v{document['format-version']}"),
         ("last change", _time(document.get("last-updated-ms"))),
         ("snapshot", "none" if current is None else str(current["snapshot-id"])),
-        *(_summary(current)),
+        *(_summary(current, remote.rows(table, document, 1))),
     ):
         facts.add_row(name, str(value))
     columns = _table("id", "column", "type", "required", title="columns")
@@ -180,17 +198,19 @@ def history(remote: Remote, table: str, limit: int) -> None:
     names: dict[int, list[str]] = {}
     for name, ref in document["refs"].items():
         names.setdefault(ref["snapshot-id"], []).append(name)
+    rows = remote.rows(table, document)
     view = _table("snapshot", "time", "operation", "rows", "change", "position", "names")
     for snapshot in sorted(document["snapshots"], key=lambda s: s["timestamp-ms"], reverse=True)[:limit]:
         summary = snapshot.get("summary") or {}
-        change = _signed(int(summary.get("added-records", 0)) - int(summary.get("deleted-records", 0)))
+        held, before = (rows.get(snapshot.get(key) or 0) for key in ("snapshot-id", "parent-snapshot-id"))
+        changed = rows_changed(summary) if held is None or before is None else held - before
         on_main = snapshot["snapshot-id"] in line
         view.add_row(
             str(snapshot["snapshot-id"]),
             _time(snapshot["timestamp-ms"]),
             summary.get("operation", ""),
-            _number(summary.get("total-records")),
-            change,
+            _number(held),
+            "" if changed is None else _signed(changed),
             _position(summary),
             ", ".join(names.get(snapshot["snapshot-id"], [])) or ("" if on_main else "not on main"),
             style=None if on_main else "dim",
@@ -208,6 +228,10 @@ def diff(remote: Remote, table: str, before: int, after: int) -> None:
     document = remote.table(table)
     old, new = _snapshot(document, before), _snapshot(document, after)
     sums = _table("", str(before), str(after), "change", title=f"{table}: from {_time_of(old)} to {_time_of(new)}")
+    rows = remote.rows(table, document)
+    held = [rows.get(each["snapshot-id"]) for each in (old, new)]
+    change = "" if None in held else _signed((held[1] or 0) - (held[0] or 0))
+    sums.add_row("rows", *(_number(each) for each in held), change)
     for name in _COUNTS:
         values = [int((snapshot.get("summary") or {}).get(name, 0)) for snapshot in (old, new)]
         change = _signed(values[1] - values[0])
@@ -245,20 +269,10 @@ def rollback(remote: Remote, table: str, snapshot: int, yes: bool) -> None:
     if current == snapshot:
         Console().print(f"{table} is at {snapshot} already")
         return
-    covered = marks_text(marks_at(document, snapshot))
     if not yes:
         click.confirm(f"Put {table} back from {current} to {snapshot} of {_time_of(target)}?", abort=True)
-    body = {
-        # Whoever commits in between must not be undone unseen.
-        "requirements": [
-            {"type": "assert-table-uuid", "uuid": document["table-uuid"]},
-            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": current},
-        ],
-        "updates": [
-            {"action": "set-properties", "updates": {ROLLBACK_PROPERTY: covered}},
-            {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot},
-        ],
-    }
+    requirements, updates = rollback_commit(document, snapshot)
+    body = {"requirements": requirements, "updates": updates}
     remote.ask("POST", table_path(table), body)
     Console().print(f"{table} is at {snapshot} again. To undo: mainstem catalog rollback {table} {current}")
 
@@ -336,17 +350,19 @@ def _sizes(remote: Remote, name: str) -> tuple[str, ...]:
     document = remote.table(name, "refs")
     current = by_id(document["snapshots"], "snapshot-id", current_snapshot_id(document)) or {}
     summary = current.get("summary") or {}
+    held = remote.rows(name, document, 1).get(current.get("snapshot-id", 0), 0)
     return (
-        _number(summary.get("total-records", 0)),
+        _number(held),
         _number(summary.get("total-data-files", 0)),
         _bytes(int(summary.get("total-files-size", 0))),
         _time(document.get("last-updated-ms")),
     )
 
 
-def _summary(snapshot: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _summary(snapshot: dict[str, Any] | None, rows: dict[int, int | None]) -> list[tuple[str, str]]:
     summary = (snapshot or {}).get("summary") or {}
-    found = [("rows", _number(summary.get("total-records"))), ("files", _number(summary.get("total-data-files")))]
+    held = rows.get((snapshot or {}).get("snapshot-id", 0))
+    found = [("rows", _number(held)), ("files", _number(summary.get("total-data-files")))]
     if "total-files-size" in summary:
         found.append(("size", _bytes(int(summary["total-files-size"]))))
     found.append(("log position", _position(summary)))

@@ -39,6 +39,7 @@ class _Main(click.RichGroup):
         "analyst": "analyst",
         "backup": "data",
         "catalog": "catalog",
+        "dead-letters": "letters",
         "groups": "kafka",
         "key": "tokens",
         "password": "tokens",
@@ -56,7 +57,7 @@ class _Main(click.RichGroup):
         module = self._MODULES.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(f"mainstem.app.cli.{module}"), cmd_name)
+        command: click.Command = getattr(import_module(f"mainstem.app.cli.{module}"), cmd_name.replace("-", "_"))
         return command
 
 
@@ -155,8 +156,10 @@ def demo(changes: int, keep: Path | None) -> None:
 @main.command()
 @_fails_in_one_line
 def config() -> None:
-    """Print a configuration file with the defaults."""
-    click.echo(msgspec.toml.encode(msgspec.to_builtins(load_config(None))).decode(), nl=False)
+    """Print a configuration file with every key, its default and what it is for."""
+    from mainstem.app.reference import to_toml
+
+    click.echo(to_toml(), nl=False)
 
 
 @main.command()

@@ -16,6 +16,7 @@ from rich.table import Table
 from mainstem.catalog.metadata import current_snapshot_id
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
+from mainstem.sql import duckdb_name
 from mainstem.tables.layout import STATE_COLUMNS
 from mainstem.tables.marks import positions_of
 from mainstem.wire.jobs import ENDED, JobState
@@ -215,8 +216,7 @@ def _marks(document: dict[str, Any], head: int | None) -> dict[str, int]:
 
 
 def _at(levels: Sequence[str], table: str, snapshot: int) -> str:
-    namespace, last = (part.replace('"', '""') for part in (".".join(levels), table))
-    return f'lake."{namespace}"."{last}" AT (VERSION => {snapshot})'
+    return f"lake.{duckdb_name('.'.join(levels))}.{duckdb_name(table)} AT (VERSION => {snapshot})"
 
 
 def _show(verdicts: Sequence[Verdict]) -> None:

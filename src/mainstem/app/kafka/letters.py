@@ -88,6 +88,10 @@ class Letters:
         return known
 
 
+# Of this process: consumers that are behind are served by others than the gateway.
+LETTERS = Letters()
+
+
 def _rows(version: DeltaVersion, file: AddFile) -> pa.Table:
     """The key and the text of every letter that is one record."""
     data = version.storage.read(f"{version.path}/{unquote(file.path)}")

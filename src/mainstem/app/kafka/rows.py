@@ -3,15 +3,20 @@
 import base64
 import datetime as dt
 import io
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mainstem.app.kafka.letters import Letters
+from mainstem.app.kafka.letters import LETTERS
 from mainstem.app.query import CatalogLake
 from mainstem.feeds.topics.retention import StoredFile
 from mainstem.feeds.topics.segments import JSON_PREFIX
@@ -25,7 +30,56 @@ from mainstem.wire.kafka.opening import Record
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _STEP = 512
+# Files that one read may look into, and what is kept of them in the process that reads.
+_FILES_MAX = 16
+_KEPT_BYTES_MAX = 128 * 1024 * 1024
+_RECORD_BYTES = 16
+_kept: OrderedDict[tuple[str, str], tuple[npt.NDArray[np.int64], pa.Table]] = OrderedDict()
 _headers = msgspec.json.Decoder(list[tuple[str, str | None]])
+
+
+class TopicFiles(NamedTuple):
+    """The files of a table that may have a partition's records, each with its first offset, in that order. `version`
+    has no others. See `feeds.topics.sealed.TableRows`: it is used in the process that reads."""
+
+    partition: int
+    # None where the table has none that matter.
+    version: DeltaVersion | None
+    files: tuple[tuple[int, AddFile], ...]
+    prefix: str
+    # Where the first file begins that is left out; None where none is.
+    bound: int | None
+    # The records that are no rows, where the topic's values are JSON.
+    letters: DeltaVersion | None
+
+    def records(self, offset: int, before: int, bytes_max: int) -> list[Record]:
+        """The first records from an offset on, in order, of about so many bytes."""
+        before = before if self.bound is None else min(before, self.bound)
+        found, before = self._rows(offset, before, bytes_max)
+        if self.letters is not None:
+            more, before = LETTERS.records(self.letters, self.partition, offset, before, bytes_max)
+            found = [record for record in (*found, *more) if record.offset < before]
+        return sorted(found)
+
+    def _rows(self, offset: int, before: int, bytes_max: int) -> tuple[list[Record], int]:
+        """Records that have rows, and the offset before which none of those is missing."""
+        found: list[Record] = []
+        size = highest = 0
+        for number, (_, file) in enumerate(self.files):
+            # Compaction may have put files together that were not neighbours: what begins before a record that we have
+            # must be read before that record is given away.
+            bound = self.files[number + 1][0] if number + 1 < len(self.files) else before
+            assert self.version is not None, "it has the files"
+            offsets, rows = _sorted_rows(self.version, file, self.prefix)
+            first, last = (int(at) for at in np.searchsorted(offsets, [offset, before]))
+            for start in range(first, last, _STEP):
+                part = rows.slice(start, min(_STEP, last - start))
+                found += _as_records(part, self.prefix)
+                size += sum([len(each.value or b"") + _RECORD_BYTES for each in found[-part.num_rows :]])
+                highest = max(highest, found[-1].offset)
+                if size > bytes_max and highest < bound:
+                    return found, highest + 1
+        return found, before
 
 
 class TopicRows:
@@ -33,41 +87,23 @@ class TopicRows:
 
     def __init__(self, lake: CatalogLake) -> None:
         self._lake = lake
-        self._letters = Letters()
 
-    def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
-        """The first records of a partition from an offset on, in order, of about so many bytes."""
+    def of(self, table: TableName, partition: int, offset: int) -> TopicFiles | None:
+        """Where the records of a partition from an offset on are: the first files that may have them."""
         version = self._version(table)
-        found, before = self._of_table(version, partition, offset, before, bytes_max)
-        if (letters := self._letters_of(table, version)) is not None:
-            more, before = self._letters.records(letters, partition, offset, before, bytes_max)
-            found = [record for record in (*found, *more) if record.offset < before]
-        return sorted(found)
+        letters = self._letters_of(table, version)
+        found = [(low, file, prefix) for low, file, prefix in self._files(version, partition, offset)]
+        if version is None or not found:
+            return None if letters is None else TopicFiles(partition, None, (), JSON_PREFIX, None, letters)
+        files = tuple((low, file) for low, file, _ in found[:_FILES_MAX])
+        state = replace(version.state, files={file.key: file for _, file in files})
+        few = DeltaVersion(version.storage, version.path, state)
+        bound = found[_FILES_MAX][0] if len(found) > _FILES_MAX else None
+        return TopicFiles(partition, few, files, found[0][2], bound, letters)
 
     def _letters_of(self, table: TableName, version: DeltaVersion | None) -> DeltaVersion | None:
         """Where a topic whose values are JSON has the records that are no rows. It may have no others."""
         return None if version is not None and not _prefix(version) else self._version(table.dead_letters)
-
-    def _of_table(
-        self, version: DeltaVersion | None, partition: int, offset: int, before: int, bytes_max: int
-    ) -> tuple[list[Record], int]:
-        """Records that have rows, and the offset before which none of those is missing."""
-        found: list[Record] = []
-        size = 0
-        files = list(self._files(version, partition, offset))
-        for number, (_, file, prefix) in enumerate(files):
-            assert version is not None
-            # Compaction may have put files together that were not neighbours: what begins before a record that we have
-            # must be read before that record is given away.
-            bound = files[number + 1][0] if number + 1 < len(files) else before
-            rows = _rows(version, file, prefix, offset, before).sort_by(f"{prefix}offset")
-            for start in range(0, rows.num_rows, _STEP):
-                part = rows.slice(start, _STEP)
-                found += _as_records(part, prefix)
-                size += part.nbytes
-                if size > bytes_max and max(found).offset < bound:
-                    return found, max(found).offset + 1
-        return found, before
 
     def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         """The first record from an offset on whose time is the given one or later."""
@@ -86,7 +122,7 @@ class TopicRows:
             rows = rows.filter(pc.greater_equal(times, pa.scalar(wanted, times.type)))
             found += _as_records(rows, prefix)
         if (letters := self._letters_of(table, version)) is not None:
-            first = self._letters.first_at(letters, partition, offset, timestamp)
+            first = LETTERS.first_at(letters, partition, offset, timestamp)
             found += [] if first is None else [first]
         return min(found, default=None)
 
@@ -152,8 +188,31 @@ def _prefix(version: DeltaVersion) -> str:
 
 
 def _bounds(file: AddFile, column: str) -> tuple[Any, Any]:
-    stats: dict[str, Any] = msgspec.json.decode(file.stats) if file.stats else {}
+    return _read_bounds(file.stats, column)
+
+
+@lru_cache(16_384)
+def _read_bounds(text: str | None, column: str) -> tuple[Any, Any]:
+    """Asked of every file for every page of a consumer that is behind."""
+    stats: dict[str, Any] = msgspec.json.decode(text) if text else {}
     return stats.get("minValues", {}).get(column), stats.get("maxValues", {}).get(column)
+
+
+def _sorted_rows(version: DeltaVersion, file: AddFile, prefix: str) -> tuple[npt.NDArray[np.int64], pa.Table]:
+    """A file's rows in the order of their offsets, kept for the next page: the latest files, up to a size."""
+    key = (version.path, file.path)
+    kept = _kept.pop(key, None)
+    if kept is None:
+        rows = _rows(version, file, prefix, 0, 1 << 62)
+        offsets = rows[f"{prefix}offset"].to_numpy()
+        if np.any(offsets[1:] < offsets[:-1]):
+            order = np.argsort(offsets, kind="stable")
+            offsets, rows = offsets[order], rows.take(pa.array(order))
+        kept = offsets, rows
+    _kept[key] = kept
+    while len(_kept) > 1 and sum(rows.nbytes for _, rows in _kept.values()) > _KEPT_BYTES_MAX:
+        _kept.popitem(last=False)
+    return kept
 
 
 def _rows(version: DeltaVersion, file: AddFile, prefix: str, offset: int, before: int) -> pa.Table:

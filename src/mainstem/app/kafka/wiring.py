@@ -35,7 +35,6 @@ from mainstem.log import Log
 from mainstem.model import MainstemError, TableName
 from mainstem.runtime.clock import Clock
 from mainstem.wire.kafka.payload import Mode
-from mainstem.wire.kafka.records import read_head
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +70,11 @@ class Kafka:
         await self.door.start(listener, tls)
         print(f"mainstem's Kafka door listens on {self.cluster.host}:{self.cluster.port}", flush=True)
 
+    async def close(self) -> None:
+        """End every connection, and what reads for them."""
+        await self.door.close()
+        self.reader.close()
+
     async def retain(self) -> None:
         """Let go of what topics need not keep any longer, again and again, until cancelled."""
         while True:
@@ -103,14 +107,15 @@ class Kafka:
 
     async def load_tail(self) -> None:
         """Bring into memory what the log has not sealed yet, as far as there is room. Before the door opens."""
-        frames = self.log.tail(self.log.sealed)
+        frames = self.log.places(self.log.sealed)
         room = self.topics.settings.tail_bytes_max
-        for topic_id, index, batch in await asyncio.to_thread(tail_batches, frames, room):
+        for topic_id, index, head, place, batch in await asyncio.to_thread(tail_batches, frames, room):
             topic = self.topics.state.by_id.get(topic_id)
             partition = None if topic is None else self.topics.partition(topic, index)
             if partition is not None:
-                head = read_head(batch)
-                partition.tail.add(Held(head.base_offset, head.next_offset, head.max_timestamp, batch))
+                partition.places.add(head.base_offset, place)
+                if batch is not None:
+                    partition.tail.add(Held(head.base_offset, head.next_offset, head.max_timestamp, batch))
 
 
 def make_kafka(
@@ -141,6 +146,7 @@ def make_kafka(
         config=config.topic,
     )
     topics = Topics(state, own, tap, clock, settings)
+    topics.place_of = lambda: log.place
     rows = TopicRows(lake)
     reader = Reader(log, rows, sections.transactions)
     told_host, _, told_port = config.advertised.rpartition(":")

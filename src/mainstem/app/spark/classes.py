@@ -18,8 +18,11 @@ from mainstem.app.spark.jars import COORDINATES, ensure_jars, jars_dir
 from mainstem.app.spark.java import check_java
 from mainstem.model import MainstemError
 from mainstem.runtime.children import child_environment, python_module
+from mainstem.runtime.clock import SystemClock
 
 MAKE_S_MAX = 300.0
+# An archive that no Java has mapped for this long belongs to an environment that is gone: each has over 100 MB.
+UNUSED_S_MAX = 30 * 24 * 3600
 
 
 def find_archive(java: Path) -> Path | None:
@@ -43,11 +46,18 @@ def make_archive(java: Path) -> Path:
         if answer.returncode or not made.exists():
             raise MainstemError(f"no archive of Spark's classes was made. {answer.stderr[-500:].strip()}")
         made.rename(path)
-    for other in path.parent.glob(f"{path.name.split('-')[0]}-*.jsa"):
-        # Of an earlier Java, Spark or set of jars in the same environment.
-        if other != path:
-            other.unlink(missing_ok=True)
+    _remove_old(path)
     return path
+
+
+def _remove_old(path: Path) -> None:
+    """Archives of an earlier Java or Spark in the same environment, and of environments that are not used."""
+    environment = path.name.split("-")[0]
+    unused_s = SystemClock().now_ms() / 1000 - UNUSED_S_MAX
+    for other in path.parent.glob("*.jsa"):
+        stat = other.stat()
+        if other != path and (other.name.startswith(environment) or max(stat.st_atime, stat.st_mtime) < unused_s):
+            other.unlink(missing_ok=True)
 
 
 def _archive_path(java: Path) -> Path:

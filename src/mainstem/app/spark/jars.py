@@ -5,14 +5,18 @@ are resolved by the Ivy that Spark ships, into the user's cache, under a name ma
 """
 
 import hashlib
+import logging
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from mainstem.app.spark.java import check_java
 from mainstem.model import Invalid, MainstemError
+
+log = logging.getLogger(__name__)
 
 # Each needs only what Spark ships already or what stands here too, so nothing else is fetched along with them.
 COORDINATES = (
@@ -34,11 +38,11 @@ S3_COORDINATES = (
     "software.amazon.awssdk:s3-transfer-manager:2.54.17",
 )
 
-# Maven Central is Ivy's own default for this resolver; a mirror can be set in the user's Ivy settings instead.
+# Maven Central is Ivy's own default for this resolver, where no mirror is named.
 _IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir="{cache}"/>
-  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+  <resolvers><ibiblio name="central" m2compatible="true"{root}/></resolvers>
 </ivysettings>
 """
 
@@ -56,12 +60,12 @@ def find_jars(coordinates: tuple[str, ...] = COORDINATES) -> list[Path]:
     return jars if len(jars) == len(coordinates) else []
 
 
-def ensure_jars(coordinates: tuple[str, ...] = COORDINATES) -> list[Path]:
-    """The jars, fetched now if need be."""
-    return find_jars(coordinates) or _fetch(coordinates)
+def ensure_jars(coordinates: tuple[str, ...] = COORDINATES, mirror: str = "") -> list[Path]:
+    """The jars, fetched now if need be: from Maven Central, or from the Maven repository at the URL `mirror`."""
+    return find_jars(coordinates) or _fetch(coordinates, mirror)
 
 
-def _fetch(coordinates: tuple[str, ...]) -> list[Path]:
+def _fetch(coordinates: tuple[str, ...], mirror: str) -> list[Path]:
     check_java()
     target = jars_dir(coordinates)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +73,7 @@ def _fetch(coordinates: tuple[str, ...]) -> list[Path]:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         complete = Path(scratch) / "complete"
         complete.mkdir()
-        for path in _resolve(Path(scratch), coordinates):
+        for path in _resolve(Path(scratch), coordinates, mirror):
             shutil.copy(path, complete)
         if len(list(complete.glob("*.jar"))) != len(coordinates):
             raise Invalid(f"jars missing. expected={len(coordinates)} got={len(list(complete.iterdir()))}")
@@ -79,12 +83,13 @@ def _fetch(coordinates: tuple[str, ...]) -> list[Path]:
     return find_jars(coordinates)
 
 
-def _resolve(scratch: Path, coordinates: tuple[str, ...]) -> list[str]:
+def _resolve(scratch: Path, coordinates: tuple[str, ...], mirror: str) -> list[str]:
     from py4j.protocol import Py4JJavaError
     from pyspark.java_gateway import launch_gateway
 
     settings_file = scratch / "ivysettings.xml"
-    settings_file.write_text(_IVY_SETTINGS.format(cache=scratch / "ivy"))
+    root = f" root={quoteattr(mirror)}" if mirror else ""
+    settings_file.write_text(_IVY_SETTINGS.format(cache=scratch / "ivy", root=root))
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
     try:
         jvm = gateway.jvm
@@ -93,22 +98,28 @@ def _resolve(scratch: Path, coordinates: tuple[str, ...]) -> list[str]:
         quiet = jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream())
         settings = maven.loadIvySettings(str(settings_file), none, jvm.scala.Option.apply(str(scratch / "ivy")), quiet)
         no_exclusions = getattr(maven, "resolveMavenCoordinates$default$5")()
-        found = maven.resolveMavenCoordinates(",".join(coordinates), settings, none, False, no_exclusions, False, quiet)
-        return [found.apply(i) for i in range(found.length())]
+        paths: list[str] = []
+        for number, coordinate in enumerate(coordinates, start=1):
+            log.info("fetching jar %d of %d: %s", number, len(coordinates), coordinate)
+            found = maven.resolveMavenCoordinates(coordinate, settings, none, False, no_exclusions, False, quiet)
+            paths += [found.apply(i) for i in range(found.length())]
+        return paths
     except Py4JJavaError as error:
-        raise Invalid(f"the jars could not be fetched from Maven. {error.java_exception.getMessage()}") from error
+        where = mirror or "Maven Central"
+        raise Invalid(f"the jars could not be fetched. from={where} {error.java_exception.getMessage()}") from error
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout=30)
 
 
-def main() -> int:
-    """Fetch what is missing, and say where it is."""
+def main(arguments: list[str]) -> int:
+    """Fetch what is missing, and say so: `python -m mainstem.app.spark.jars [MIRROR]`."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         if not find_jars():
             print("fetching the jars for Spark, Iceberg and Delta (once)", flush=True)
-        ensure_jars()
+        ensure_jars(mirror=arguments[0] if arguments else "")
     except MainstemError as error:
         print(f"mainstem: {error}", file=sys.stderr)
         return 1
@@ -116,4 +127,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import LogId
 from mainstem.query.engine import EngineSettings
 from mainstem.query.sandbox import SandboxSettings
+from mainstem.sql import duckdb_text
 
 if TYPE_CHECKING:
     from mainstem.query.delta import DeltaTables
@@ -75,12 +76,8 @@ def duckdb_secret(settings: CatalogSettings) -> tuple[str, ...]:
         "URL_STYLE": "path" if io.get("s3.path-style-access") == "true" else None,
         "USE_SSL": "false" if endpoint.scheme == "http" else None,
     }
-    told = ", ".join(f"{name} {_literal(value)}" for name, value in options.items() if value)
+    told = ", ".join(f"{name} {duckdb_text(value)}" for name, value in options.items() if value)
     return (f"CREATE SECRET warehouse ({told})",)
-
-
-def _literal(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def delta_url(settings: CatalogSettings, data: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.app.spark.classes import find_archive
-from mainstem.app.spark.jars import S3_COORDINATES, ensure_jars
+from mainstem.app.spark.jars import COORDINATES, S3_COORDINATES, ensure_jars
 from mainstem.app.spark.java import check_java
 from mainstem.model import MainstemError
 from mainstem.pipeline.settings import PipelineSettings
@@ -25,10 +25,12 @@ def main(path: str) -> int:
     """Read the settings from a file, and carry the log into the tables until told to stop."""
     document = msgspec.json.decode(Path(path).read_bytes())
     set_up_logging(**document.pop("logging", {}))
+    mirror = document.pop("maven_mirror", "")
     try:
         archive = find_archive(check_java())
         store = msgspec.json.decode(os.environ.pop(STORE_VARIABLE, "{}"), type=dict[str, str])
-        jars = [str(jar) for jar in [*ensure_jars(), *(ensure_jars(S3_COORDINATES) if store else [])]]
+        wanted = (COORDINATES, S3_COORDINATES) if store else (COORDINATES,)
+        jars = [str(jar) for coordinates in wanted for jar in ensure_jars(coordinates, mirror)]
         told = {
             "jars": jars,
             "class_archive": None if archive is None else str(archive),

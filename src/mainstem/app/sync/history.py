@@ -10,7 +10,7 @@ from mainstem.model import Invalid, LogPosition, NotFound, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake
-from mainstem.query.statement import quote
+from mainstem.sql import duckdb_name, duckdb_text
 
 _IDS_PAGE = 200_000
 
@@ -30,8 +30,8 @@ class LakeHistory:
         if not logical:
             return ()
         parts = [
-            f"SELECT _position, _hlc, {_literal(name.table)}, _op, _key, _columns, _source, _id FROM {_quoted(name)} "
-            f"WHERE _position > {int(after)} AND _position <= {int(through)}"
+            f"SELECT _position, _hlc, {duckdb_text(name.table)}, _op, _key, _columns, _source, _id "
+            f"FROM {_quoted(name)} WHERE _position > {int(after)} AND _position <= {int(through)}"
             for name in logical
         ]
         rows = await self._rows(" UNION ALL ".join(parts) + f" ORDER BY 1 LIMIT {int(limit)}", limit)
@@ -111,8 +111,4 @@ class LakeHistory:
 
 
 def _quoted(name: TableName) -> str:
-    return f"{quote(name.namespace)}.{quote(name.history.table)}"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.history.table)}"

@@ -87,10 +87,13 @@ class PushedGroup(msgspec.Struct, frozen=True):
     parts: tuple[tuple[str, int, Callable[[Row], Any]], ...]
     key: Callable[[Row], Any]
     rounds: bool
+    # Of `$count` the answer has no `_id`.
+    has_key: bool = True
 
     def document(self, row: Row) -> dict[str, Any]:
         """The document that a row of the answer stands for."""
-        return {"_id": self.key(row), **{name: make(row[at:]) for name, at, make in self.parts}}
+        made = {name: make(row[at:]) for name, at, make in self.parts}
+        return {"_id": self.key(row), **made} if self.has_key else made
 
 
 def push_down(stages: Sequence[Mapping[str, Any]], table: TypedTable) -> Pushed:
@@ -213,8 +216,8 @@ _KEY_TYPES = ("int", "long", "string", "bool", "date", "objectId")
 
 
 def _key(source: Any, table: TypedTable) -> tuple[list[str], Callable[[Row], Any]] | None:
-    if source is None:
-        return [], lambda row: None
+    if source is None or type(source) in (int, bool, float):
+        return [], lambda row: source
     fields = {"": source} if not is_document(source) else source
     names = [_column_of(item) for item in fields.values()]
     kinds = [table.only_type(name) if name is not None else None for name in names]
@@ -279,6 +282,16 @@ def _mean(row: Row) -> Any:
     return None if not row[1] else float(row[0]) / row[1]
 
 
+def _count(pushed: Pushed, operand: Any, table: TypedTable) -> Pushed | None:
+    # What is wrong with the name is said by the stage.
+    if not isinstance(operand, str) or not operand or operand.startswith("$") or "." in operand or "\x00" in operand:
+        return None
+    counted = _group(pushed, {"_id": None, operand: {"$sum": 1}}, table)
+    if counted is None or counted.group is None or operand == "_id":
+        return None
+    return msgspec.structs.replace(counted, group=msgspec.structs.replace(counted.group, has_key=False))
+
+
 _Step = Callable[[Pushed, Any, TypedTable], "Pushed | None"]
 _STEPS: dict[str, _Step] = {
     "$match": _match,
@@ -287,4 +300,5 @@ _STEPS: dict[str, _Step] = {
     "$sort": _sort,
     "$project": _project,
     "$group": _group,
+    "$count": _count,
 }

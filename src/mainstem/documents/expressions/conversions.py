@@ -4,7 +4,7 @@ import math
 import re
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -269,7 +269,8 @@ def _to_uuid(value: Any) -> Any:
 def _target(value: Any) -> str | None:
     if absent(value):
         return None
-    if rank_of(value) is Rank.OBJECT:
+    # A DBRef ranks as an object, but is no mapping; none has a type's name.
+    if isinstance(value, Mapping):
         value = value.get("type")
     if rank_of(value) is Rank.STRING:
         if value in TYPE_CODES:

@@ -72,7 +72,8 @@ class TableWrites(Wire, frozen=True, kw_only=True):
     snapshots: int
     data_files: int
     delete_files: int
-    rows: int
+    # Without those that are deleted. None: it has equality deletes, and only a scan would tell.
+    rows: int | None
     bytes: int
     average_file_bytes: int
     last_commit_ms: int | None
@@ -109,7 +110,8 @@ class SnapshotView(Wire, frozen=True, kw_only=True):
     snapshot_id: str
     at_ms: int
     operation: str
-    # None where the table does not say: older versions of Delta, once rows were deleted.
+    # Without those that are deleted. None where only a scan would tell: a table with equality deletes, or a version of
+    # Delta's before whole files were removed.
     rows: int | None
     data_files: int
     delete_files: int

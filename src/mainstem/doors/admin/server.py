@@ -118,6 +118,14 @@ class TableStatus(Wire, frozen=True, kw_only=True):
     error: str | None
 
 
+class DeadLetterStatus(Wire, frozen=True, kw_only=True):
+    """Changes that did not fit a table, by reason; and how many of them were replayed since."""
+
+    total: int
+    replayed: int
+    reasons: dict[str, int]
+
+
 class Status(Wire, frozen=True, kw_only=True):
     """The whole story. `state` is one of idle, receiving, flushing, recovering, error."""
 
@@ -129,6 +137,8 @@ class Status(Wire, frozen=True, kw_only=True):
     tables: dict[str, TableStatus]
     # Records that consumer groups of the Kafka door have still to read, by group and topic.
     groups: dict[str, dict[str, int]] = {}
+    # Changes that did not fit, by table.
+    dead_letters: dict[str, DeadLetterStatus] = {}
     last_error: str | None
 
 
@@ -229,6 +239,7 @@ def visible(status: Status, principal: Principal) -> Status:
         status,
         tables=tables,
         groups={},
+        dead_letters={name: told for name, told in status.dead_letters.items() if is_visible(name, principal)},
         last_error=broken[0] if broken else None,
         log=msgspec.structs.replace(status.log, last_error=None, recovered=None),
         pipeline=msgspec.structs.replace(status.pipeline, error=None, last_lines=[]),

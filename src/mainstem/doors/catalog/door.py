@@ -41,6 +41,8 @@ _ROOTS = wire.ROOTS | {TOKEN_PATH.partition("/")[0]}
 
 # The server's own configuration is changed at the path at which the catalog's is read, and read below it.
 _SERVER_CONFIG = "/v1/config"
+# What operators see of one table is below the path at which tables are renamed (`doors.admin.tables`).
+_TABLE_PAGES, _RENAME = "/v1/tables/", "/v1/tables/rename"
 
 _logger = logging.getLogger(__name__)
 
@@ -174,6 +176,8 @@ def _is_ours(path: str, method: str) -> bool:
         return False
     if path.startswith(_SERVER_CONFIG):
         return path == _SERVER_CONFIG and method != "PATCH"
+    if path.startswith(_TABLE_PAGES):
+        return path == _RENAME
     end = path.find("/", len(PREFIX))
     return path[len(PREFIX) : end if end >= 0 else None] in _ROOTS
 

@@ -7,6 +7,7 @@ too much is under way, so that a client that does not read its answers holds no 
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -15,10 +16,13 @@ from kio.schema.errors import ErrorCode
 from mainstem.doors.kafka.dispatch import Answered, Context, Encoded, Entry, Table
 from mainstem.doors.kafka.throttling import throttled
 from mainstem.model.errors import Invalid, MainstemError
-from mainstem.wire.kafka.frames import Framer, RequestHead, frame_of, read_head
+from mainstem.wire.kafka.frames import Buffer, Framer, RequestHead, framed, read_head
 from mainstem.wire.kafka.messages import API_VERSIONS, answer_head, decode_request, encode_response
 
 logger = logging.getLogger(__name__)
+
+# A whole frame, as the buffers of one write.
+Answer = Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
-        self._answers: asyncio.Queue[asyncio.Task[bytes | None] | None] = asyncio.Queue()
+        self._answers: asyncio.Queue[asyncio.Task[Answer | None] | None] = asyncio.Queue()
         self._transport: asyncio.Transport
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_paused = False
@@ -176,7 +180,7 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0)
             self._check_pause()
 
-    def _begin(self, frame: bytes) -> "tuple[asyncio.Task[bytes | None], bool]":
+    def _begin(self, frame: bytes) -> "tuple[asyncio.Task[Answer | None], bool]":
         head = read_head(frame)
         entry = self._table.get(head.api_key)
         loop = asyncio.get_running_loop()
@@ -203,12 +207,12 @@ class Connection(asyncio.Protocol):
         self._keep(task)
         return task, entry.pipelined
 
-    async def _answer(self, entry: Entry, head: RequestHead, request: object, in_bytes: int) -> bytes | None:
+    async def _answer(self, entry: Entry, head: RequestHead, request: object, in_bytes: int) -> Answer | None:
         context = self.context
         context.client_id, context.version, context.correlation_id = head.client_id, head.version, head.correlation_id
         answer = await entry.handler(request, context)
         encoded = _encoded(head, answer)
-        silent_ms = self._door.charge_ms(entry, context, in_bytes, 0 if encoded is None else len(encoded))
+        silent_ms = self._door.charge_ms(entry, context, in_bytes, 0 if encoded is None else sum(map(len, encoded)))
         if silent_ms:
             self._silent_until_s = max(self._silent_until_s, self._door.now_s() + silent_ms / 1000)
             encoded = _encoded(head, throttled(entry.key, answer, silent_ms))
@@ -236,7 +240,8 @@ class Connection(asyncio.Protocol):
                 return
             answer = task.result()
             if answer is not None and not self._transport.is_closing():
-                self._transport.write(answer)
+                # As they are: what is read from memory is not copied on its way out.
+                self._transport.writelines(answer)
                 self.active_s = self._door.now_s()
                 await self._writable.wait()
 
@@ -246,13 +251,13 @@ class Connection(asyncio.Protocol):
         self.close()
 
 
-def _encoded(head: RequestHead, answer: Answered) -> bytes | None:
+def _encoded(head: RequestHead, answer: Answered) -> Answer | None:
     if answer is None:
         return None
     if isinstance(answer, Encoded):
-        return frame_of([answer_head(head.api_key, head.version, head.correlation_id), *answer.body])
-    return encode_response(head.api_key, head.version, head.correlation_id, answer)
+        return framed([answer_head(head.api_key, head.version, head.correlation_id), *answer.body])
+    return [encode_response(head.api_key, head.version, head.correlation_id, answer)]
 
 
-async def _ready(answer: bytes) -> bytes | None:
-    return answer
+async def _ready(answer: bytes) -> Answer | None:
+    return [answer]

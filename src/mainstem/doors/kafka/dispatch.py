@@ -27,7 +27,7 @@ What a handler makes durable goes through `feeds.topics.topics.Journal.append` (
 `feeds.topics.state.Section`), or through `Partition.append` where it is a record batch (control batches included).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from mainstem.wire.kafka.messages import Message
 class Encoded(NamedTuple):
     """The body of an answer, behind its head, as bytes."""
 
-    body: list[bytes | bytearray | memoryview]
+    body: Sequence[bytes | bytearray | memoryview]
 
 
 @dataclass(slots=True)

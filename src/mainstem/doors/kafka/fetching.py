@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from mainstem.doors.kafka.cluster import Cluster, may_see
-from mainstem.doors.kafka.dispatch import Context, Table
+from mainstem.doors.kafka.dispatch import Context, Encoded, Table
 from mainstem.doors.kafka.errors import code_of
 from mainstem.feeds.topics.partition import LEADER_EPOCH, Partition
 from mainstem.feeds.topics.reading import Reader
@@ -16,6 +16,7 @@ from mainstem.feeds.topics.state import TopicState
 from mainstem.feeds.topics.views import View
 from mainstem.model.errors import MainstemError
 from mainstem.runtime.clock import Clock
+from mainstem.wire.kafka.fetched import BY_ID, FetchedPartition, FetchedTopic, encode_fetched
 from mainstem.wire.kafka.messages import Message
 
 # The most that one answer holds and one request waits, whatever it asks for.
@@ -52,11 +53,13 @@ class _Wanted:
     error: ErrorCode
 
 
-async def _fetch(fetching: Fetching, request: Any, context: Context) -> Message:
+async def _fetch(fetching: Fetching, request: Any, context: Context) -> Encoded:
+    # Of the connection's current request only until the first await.
+    version = context.version
     if getattr(request, "session_id", 0):
         # We never began one: the client then asks for everything each time.
-        return {"error_code": ErrorCode.fetch_session_id_not_found, "responses": ()}
-    by_id = context.version >= 13
+        return Encoded(encode_fetched(version, (), error_code=ErrorCode.fetch_session_id_not_found))
+    by_id = version >= BY_ID
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
     groups: list[tuple[Any, list[_Wanted]]] = []
     for each in request.topics:
@@ -72,16 +75,16 @@ async def _fetch(fetching: Fetching, request: Any, context: Context) -> Message:
     wait_s = min(request.max_wait.total_seconds(), WAIT_S_MAX)
     if not any(wanted.error for wanted in every):
         await _wait_for(every, min(request.min_bytes, bytes_max), wait_s, committed=committed)
-    answers: list[Message] = []
+    answers: list[FetchedTopic] = []
     room = bytes_max
     for named, parts in groups:
         partitions = []
         for wanted in parts:
             answer = await _read(fetching, wanted, room, committed=committed)
-            room -= len(answer["records"] or b"")
+            room -= sum(map(len, answer.batches))
             partitions.append(answer)
-        answers.append({"topic_id" if by_id else "topic": named, "partitions": partitions})
-    return {"error_code": ErrorCode.none, "session_id": 0, "responses": answers}
+        answers.append(FetchedTopic(named, partitions))
+    return Encoded(encode_fetched(version, answers))
 
 
 def _wanted(cluster: Cluster, topic: TopicState | None, part: Any, context: Context, *, by_id: bool) -> _Wanted:
@@ -140,32 +143,21 @@ async def _wait_for(every: list[_Wanted], min_bytes: int, wait_s: float, *, comm
             end()
 
 
-async def _read(fetching: Fetching, wanted: _Wanted, room: int, *, committed: bool) -> dict[str, Any]:
+async def _read(fetching: Fetching, wanted: _Wanted, room: int, *, committed: bool) -> FetchedPartition:
     partition = wanted.partition
-    answer: dict[str, Any] = {
-        "partition_index": wanted.index,
-        "error_code": wanted.error,
-        "high_watermark": -1 if partition is None else partition.end,
-        "last_stable_offset": -1 if partition is None else partition.stable(),
-        "log_start_offset": -1 if partition is None else partition.start,
-        "aborted_transactions": None,
-        "preferred_read_replica": -1,
-        "records": b"",
-    }
-    if partition is None or wanted.error:
-        return answer
-    before = partition.stable() if committed else partition.end
-    if wanted.offset >= before or room <= 0:
+    if partition is None:
+        return FetchedPartition(wanted.index, wanted.error)
+    end, stable = partition.end, partition.stable()
+    answer = FetchedPartition(wanted.index, wanted.error, end, stable, partition.start)
+    before = stable if committed else end
+    if wanted.error or wanted.offset >= before or room <= 0:
         return answer
     try:
-        answer["records"] = await fetching.reader.read(
-            partition, wanted.offset, min(wanted.bytes_max, room), before=before
-        )
-        if committed:
-            answer["aborted_transactions"] = fetching.reader.aborted(partition, wanted.offset, answer["records"])
+        batches = await fetching.reader.read(partition, wanted.offset, min(wanted.bytes_max, room), before=before)
+        aborted = fetching.reader.aborted(partition, wanted.offset, batches) if committed else None
     except MainstemError as error:
-        answer["error_code"] = code_of(error)
-    return answer
+        return answer._replace(error_code=code_of(error))
+    return answer._replace(batches=batches, aborted=aborted)
 
 
 async def _list_offsets(fetching: Fetching, request: Any, context: Context) -> Message:

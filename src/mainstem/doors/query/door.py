@@ -1,6 +1,6 @@
 """The query door: SQL over HTTP. Reads a request, calls the query package, encodes the answer; decides nothing.
 
-    POST /v1/query         run a statement; JSON, an Arrow stream or CSV back
+    POST /v1/query         run a statement; JSON, an Arrow stream, CSV or Parquet back
     POST /v1/query/plan    what it would read: files, partitions, row groups, bytes
     POST /v1/query/route   which engine it would run on, and why
 
@@ -29,7 +29,7 @@ from mainstem.doors.http.refusals import ErrorAnswer, failed, refused
 from mainstem.model import MainstemError
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher, RunningElsewhere
-from mainstem.query.encode import ArrowPieces, csv_bytes, json_rows
+from mainstem.query.encode import ArrowPieces, ParquetPieces, csv_bytes, json_rows
 from mainstem.query.engine import ROWS_DEFAULT, TIMEOUT_MS_DEFAULT, Column, QueryRequest, Running, Stats
 from mainstem.query.plan import Plan, Planner, PlanRequest, TableRef
 from mainstem.query.ports import Readable, everything
@@ -44,6 +44,7 @@ BODY_BYTES_MAX = 1024 * 1024
 JSON_BYTES_MAX = 64 * 1024 * 1024
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
+PARQUET_TYPE = "application/vnd.apache.parquet"
 CLIENT_GONE = 499
 
 
@@ -53,6 +54,7 @@ class Format(StrEnum):
     JSON = "json"
     ARROW = "arrow"
     CSV = "csv"
+    PARQUET = "parquet"
 
 
 class QueryBody(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -163,6 +165,8 @@ def format_of(accept: str) -> Format:
         match part.split(";")[0].strip().lower():
             case "application/vnd.apache.arrow.stream":
                 return Format.ARROW
+            case "application/vnd.apache.parquet":
+                return Format.PARQUET
             case "text/csv":
                 return Format.CSV
             case "application/json":
@@ -232,7 +236,8 @@ async def _streamed_answer(
     stack = AsyncExitStack()
     try:
         running = await stack.enter_async_context(dispatcher.open(asked, readable))
-        pieces = _arrow(running) if chosen is Format.ARROW else _csv(running)
+        encoded, media_type = _STREAMED[chosen]
+        pieces = encoded(running)
         # A small result is whole before its headers leave: an error is then still an error.
         first: list[bytes] = []
         size = 0
@@ -243,7 +248,6 @@ async def _streamed_answer(
             if size > BUFFER_BYTES_MAX:
                 ended = False
                 break
-        media_type = ARROW_TYPE if chosen is Format.ARROW else "text/csv; charset=utf-8"
         if ended:
             await stack.aclose()
             return Response(b"".join(first), media_type=media_type, headers=_headers(running.truncated))
@@ -286,6 +290,20 @@ async def _csv(running: Running | RunningElsewhere) -> AsyncIterator[bytes]:
         arrays = [pa.array([], field.type) for field in running.schema]
         empty = pa.RecordBatch.from_arrays(arrays, schema=running.schema)
         yield csv_bytes(empty, header=True)
+
+
+async def _parquet(running: Running | RunningElsewhere) -> AsyncIterator[bytes]:
+    pieces = ParquetPieces(running.schema)
+    async for batch in running.batches():
+        yield await asyncio.to_thread(pieces.batch, batch)
+    yield pieces.end({"mainstem.truncated": str(running.truncated).lower()})
+
+
+_STREAMED: dict[Format, tuple[Callable[[Running | RunningElsewhere], AsyncIterator[bytes]], str]] = {
+    Format.ARROW: (_arrow, ARROW_TYPE),
+    Format.CSV: (_csv, "text/csv; charset=utf-8"),
+    Format.PARQUET: (_parquet, PARQUET_TYPE),
+}
 
 
 def _headers(truncated: bool | None) -> dict[str, str]:

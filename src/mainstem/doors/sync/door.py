@@ -32,6 +32,11 @@ class SyncDoor:
         self._http = SyncHttp(service, flusher, self.is_cross_origin)
         self.sockets = SyncSockets(service, rates, connections_max=connections_max)
 
+    @property
+    def connection_count(self) -> int:
+        """Clients that are connected now."""
+        return self.sockets.connection_count
+
     def is_ours(self, path: str) -> bool:
         """Whether a path is this door's."""
         return _OURS(path) is not None

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mainstem.feeds.documents.checks import is_reserved
+from mainstem.feeds.documents.shapes import Shapes, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
 from mainstem.log.expand import Rows
 from mainstem.model.position import LogPosition
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN, DocumentBatch, Kind, collection_of
 from mainstem.wire.mongo.frames import decode_document, encode_document
-from mainstem.wire.mongo.ordered import id_of_key, key_bytes
+from mainstem.wire.mongo.keys import id_of_key, key_bytes
 
 # Clocks of single columns, and of the row's last delete or whole write: column -> (clock, source).
 Clocks = dict[str, tuple[int, str]]
@@ -41,11 +42,27 @@ class RowChange(NamedTuple):
 
 
 def apply_batch(
-    state: State, batch: DocumentBatch, keys: Sequence[bytes], first: LogPosition, hlc_first: int, at_ms: int
+    state: State,
+    batch: DocumentBatch,
+    keys: Sequence[bytes],
+    first: LogPosition,
+    hlc_first: int,
+    at_ms: int,
+    shapes: Shapes | None = None,
 ) -> None:
-    """Take over a batch of the Mongo door."""
+    """Take over a batch of the Mongo door. `shapes` are those of its documents, where somebody has looked already."""
+    shapes = shapes_of(batch) if shapes is None else shapes
+    changed: set[tuple[str, str]] = set()
+    # Documents of one collection in a row are stored at once.
+    waiting: list[tuple[bytes, bytes, int]] = []
+    owner: Collection | None = None
     for index, (operation, key) in enumerate(zip(batch.operations, keys, strict=True)):
         database, name = operation.database, operation.collection
+        if waiting and (
+            owner is None or operation.document is None or (owner.database, owner.name) != (database, name)
+        ):
+            _store(state, owner, waiting)
+            waiting = []
         if name == COLLECTIONS:
             described = decode_document(operation.id)["_id"]
             if operation.document is None:
@@ -59,12 +76,34 @@ def apply_batch(
                 continue
             # A table of another door that was taken over after the store's position: its rows are read again.
             collection = state.describe(database, name, {**bare_description(name), UNLOADED: True})
+        if (database, name) not in changed:
+            changed.add((database, name))
+            collection.changed = LogPosition(first + len(batch.operations) - 1)
+            state.shaped(collection, shapes.get((database, name), ()))
         if operation.document is None:
             state.delete(collection, key)
         else:
-            state.put(collection, key, operation.document, hlc_first + index)
+            owner = collection
+            waiting.append((key, operation.document, hlc_first + index))
+    if waiting:
+        _store(state, owner, waiting)
     if batch.session is not None and batch.number is not None and batch.answers:
         state.answer(batch.session, batch.number, first, batch.answers, at_ms)
+
+
+def _store(state: State, collection: Collection | None, rows: list[tuple[bytes, bytes, int]]) -> None:
+    assert collection is not None
+    state.put_all(collection, rows)
+
+
+def shapes_of(batch: DocumentBatch) -> Shapes:
+    """The shapes of a batch's documents, by collection."""
+    found: Shapes = {}
+    for operation in batch.operations:
+        if operation.document is not None and operation.collection != COLLECTIONS:
+            shapes = found.setdefault((operation.database, operation.collection), set())
+            shapes.add(shape_of(decode_document(operation.document)))
+    return found
 
 
 def _describe(state: State, database: str, name: str, document: dict[str, Any]) -> None:
@@ -90,6 +129,9 @@ def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
     if not name or is_reserved(name):
         return []
     collection = state.find(database, name) or state.describe(database, name, bare_description(name))
+    # Columns that another door wrote may be of any type, whatever the document made of them is.
+    state.shaped(collection, None)
+    collection.changed = LogPosition(rows.positions[-1])
     changes = []
     for index, position in enumerate(rows.positions):
         if rows.errors is not None and rows.errors[index] is not None:

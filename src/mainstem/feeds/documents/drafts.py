@@ -6,10 +6,11 @@ documents share the log's group commit.
 """
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from mainstem.feeds.documents.reading import Overlay
+from mainstem.feeds.documents.shapes import Shapes, shape_of
 from mainstem.feeds.documents.state import Collection
 from mainstem.wire.mongo.batches import DocumentOperation
 
@@ -46,6 +47,11 @@ class Held:
             self._holders[each] = draft
         draft.holds.update(fresh)
 
+    def is_taken(self, wanted: Hashable, draft: "Draft") -> bool:
+        """Whether another draft holds it."""
+        holder = self._holders.get(wanted)
+        return holder is not None and holder is not draft
+
     def release(self, draft: "Draft") -> None:
         """Let go of everything, and wake those who wait."""
         for each in draft.holds:
@@ -67,6 +73,8 @@ class Draft:
         self.described: dict[tuple[str, str], dict[str, Any] | None] = {}
         # Unique values that the draft gives to a document, or frees: by collection, index and entry.
         self.unique: dict[tuple[str, str, int, bytes], bytes | None] = {}
+        # The shapes of the documents that it writes, by collection (`shapes`).
+        self.shapes: Shapes = {}
         self.holds: set[Hashable] = set()
         # Whether its batch is on its way to the log: what it holds is let go when that has an outcome.
         self.is_carried = False
@@ -78,8 +86,8 @@ class Draft:
         """Whether the batch should go to the log before more is added."""
         return len(self.operations) >= OPERATIONS_MAX or self.bytes >= BYTES_MAX
 
-    def add(self, operation: DocumentOperation, key: bytes) -> None:
-        """One operation more."""
+    def add(self, operation: DocumentOperation, key: bytes, values: Mapping[str, Any] | None = None) -> None:
+        """One operation more; `values` is its document decoded."""
         self.operations.append(operation)
         self.keys.append(key)
         self.bytes += OPERATION_OVERHEAD_BYTES + len(operation.id)
@@ -87,12 +95,14 @@ class Draft:
             self.bytes += len(part) if part is not None else 0
         place = (operation.database, operation.collection)
         self.overlay.setdefault(place, {})[key] = operation.document
+        if values is not None:
+            self.shapes.setdefault(place, set()).add(shape_of(values))
 
     def clear(self) -> None:
         """The batch is done with: begin the next one."""
         self.operations, self.keys, self.answers = [], [], {}
         self.overlay.clear()
-        self.described, self.unique = {}, {}
+        self.described, self.unique, self.shapes = {}, {}, {}
         self.bytes = 0
 
     async def wait(self) -> None:

@@ -7,13 +7,14 @@ the log where it is missing, is of another log, or is so old that the log does n
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from mainstem.admission import Intake
 from mainstem.feeds.documents.applying import UNLOADED, RowChange, apply_batch, apply_rows, bare_description, keys_of
 from mainstem.feeds.documents.checks import is_reserved
 from mainstem.feeds.documents.past import Gone, Past, reader
+from mainstem.feeds.documents.shapes import Shape, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
 from mainstem.feeds.documents.writing import DocumentsBatch, Writer
 from mainstem.feeds.tap import Arrival
@@ -25,7 +26,7 @@ from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.mongo.batches import collection_of, table_of
 from mainstem.wire.mongo.frames import decode_document, encode_document
-from mainstem.wire.mongo.ordered import id_of_key, key_bytes
+from mainstem.wire.mongo.keys import id_of_key, key_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,16 @@ class Tables(Protocol):
         """A table's rows."""
         ...
 
+    async def columns(self, table: TableName) -> Mapping[str, str] | None:
+        """The fields that are columns under their own names, with the columns' SQL types; None without a table, or
+        with one whose declared columns may refuse a row."""
+        ...
+
+    async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> list[tuple[Any, ...]] | None:
+        """The rows of a query over tables, with what the log has beyond them where `latest`; None where there are too
+        many, or nobody can answer now."""
+        ...
+
 
 class Happened(NamedTuple):
     """What a batch did, for change streams: its operations, or the changes of another door."""
@@ -76,7 +87,7 @@ class Documents:
 
     def __init__(self, log: Log, intake: Intake, state: State, tables: Tables, clock: Clock) -> None:
         self._log = log
-        self._tables = tables
+        self.tables = tables
         self.clock = clock
         self.state = state
         self.writer = Writer(intake, state)
@@ -110,7 +121,7 @@ class Documents:
             self.state.clear()
         if self.state.position == NOWHERE and self._log.durable > NOWHERE:
             await self._begin_anew()
-        self._untracked |= {name for name in await self._tables.names() if not self._is_tracked(name)}
+        self._untracked |= {name for name in await self.tables.names() if not self._is_tracked(name)}
         # Described, and not read yet when the server stopped: some may be in the log alone.
         described = {table_of(database, name) for database, name in self.state.collections}
         self._untracked |= {table for table in described if not self._is_tracked(table)}
@@ -152,13 +163,13 @@ class Documents:
 
     async def _begin_anew(self) -> None:
         """The store is empty and the log is not: what collections there are is in the tables, and in the log."""
-        names = await self._tables.names()
+        names = await self.tables.names()
         self._untracked |= set(names)
         for name in names:
             database, collection = collection_of(name)
             if collection == COLLECTIONS:
                 self._untracked.discard(name)
-                async for rows in self._tables.rows(name):
+                async for rows in self.tables.rows(name):
                     for row in rows:
                         if row.document is not None:
                             self._describe_unloaded(database, decode_document(row.document))
@@ -249,7 +260,9 @@ class Documents:
             if unloaded:
                 for table in unloaded:
                     self._waiting[table].append(arrival)
-            apply_batch(self.state, batch.documents, batch.keys, appended.first, appended.hlc_first, at_ms)
+            apply_batch(
+                self.state, batch.documents, batch.keys, appended.first, appended.hlc_first, at_ms, batch.shapes
+            )
             self._note_unloaded(batch.tables)
             self._happened(past, [], len(batch.payload))
         elif self._concerns(batch.tables):
@@ -362,15 +375,21 @@ class Documents:
         try:
             known = self.state.find(database, name)
             description = bare_description(name) if known is None else dict(known.document)
-            covered = await self._tables.covered(table)
+            covered = await self.tables.covered(table)
             # Into an empty collection, which nobody else sees before it is whole.
             self.state.drop(database, name)
             description.pop(UNLOADED, None)
             collection = self.state.describe(database, name, {**description, UNLOADED: True})
-            async for rows in self._tables.rows(table):
+            async for rows in self.tables.rows(table):
+                shapes: set[Shape] | None = set()
                 for row in rows:
                     key, document, hlc = _document_of(row)
                     self.state.put(collection, key, document, hlc)
+                    if row.document is None or row.newer:
+                        shapes = None
+                    elif shapes is not None:
+                        shapes.add(shape_of(decode_document(document)))
+                self.state.shaped(collection, shapes)
             through = self._log.durable
             for past in reader(self._log, max(covered, self._before_kept())):
                 if past.last <= through:
@@ -394,10 +413,12 @@ class Documents:
                 collection = self.state.find(operation.database, operation.collection)
                 if collection is None:
                     continue
+                collection.changed = max(collection.changed, past.last)
                 if operation.document is None:
                     self.state.delete(collection, key)
                 else:
                     self.state.put(collection, key, operation.document, past.hlc_first + index)
+                    self.state.shaped(collection, [shape_of(decode_document(operation.document))])
 
 
 def _some(items: Iterator[Past], count: int = 1_000) -> list[Past]:

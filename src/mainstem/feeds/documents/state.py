@@ -8,17 +8,18 @@ Belongs to the event loop. What is applied here is durable in the log already.
 """
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mainstem.feeds.documents.indexes import Entries, Index, parse_index
+from mainstem.feeds.documents.shapes import FieldTypes, Shape
 from mainstem.model.position import NOWHERE, UNNAMED, LogId, LogPosition
 from mainstem.wire.mongo.frames import decode_document, encode_document
 
-VERSION = 1
+VERSION = 2
 # The documents of this collection describe the others of their database.
 COLLECTIONS = "system.collections"
 CHUNK_ROWS = 256
@@ -28,10 +29,19 @@ CREATE TABLE IF NOT EXISTS about (one INTEGER PRIMARY KEY CHECK (one = 1), versi
 CREATE TABLE IF NOT EXISTS collections (
     number INTEGER PRIMARY KEY, database TEXT, name TEXT, document BLOB, indexes_next INTEGER, UNIQUE (database, name)
 );
+CREATE TABLE IF NOT EXISTS types (
+    number INTEGER, field TEXT, type TEXT, PRIMARY KEY (number, field, type)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answers (
     session BLOB, number INTEGER, position INTEGER, answers BLOB, at_ms INTEGER, PRIMARY KEY (session, number, position)
 ) WITHOUT ROWID;
 """
+
+
+_UPSERT = (
+    "INSERT INTO {} (key, document, hlc, clocks) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+    "document = excluded.document, hlc = excluded.hlc, clocks = excluded.clocks"
+)
 
 
 class Stored(NamedTuple):
@@ -52,6 +62,9 @@ class Collection:
         self.number = number
         self.database = database
         self.name = name
+        self.fields = FieldTypes()
+        # A position at which everything that was written to it was in the log.
+        self.changed = NOWHERE
         self.describe(document)
 
     def describe(self, document: Mapping[str, Any]) -> None:
@@ -107,7 +120,9 @@ class State:
         for number, database, name, document in self.db.execute(
             "SELECT number, database, name, document FROM collections"
         ):
-            self.collections[database, name] = Collection(number, database, name, decode_document(document))
+            found = self.collections[database, name] = Collection(number, database, name, decode_document(document))
+            known = self.db.execute("SELECT field, type FROM types WHERE number = ?", (number,)).fetchall()
+            found.fields, found.changed = FieldTypes(known), self.position
 
     def close(self) -> None:
         """Store what was applied, and let go of the file."""
@@ -224,19 +239,33 @@ class State:
             self.db.execute(f"DROP TABLE IF EXISTS x{known.number}_{entries.index.number}")
         self.db.execute(f"DROP TABLE c{known.number}")
         self.db.execute("DELETE FROM collections WHERE number = ?", (known.number,))
+        self.db.execute("DELETE FROM types WHERE number = ?", (known.number,))
 
     # Documents
+
+    def shaped(self, collection: Collection, shapes: Iterable[Shape] | None) -> None:
+        """Documents of these shapes are written to a collection; None: some of which no column tells exactly."""
+        fresh = collection.fields.lose() if shapes is None else collection.fields.add(shapes)
+        if fresh:
+            self.begin()
+            rows = [(collection.number, field, kind) for field, kind in fresh]
+            self.db.executemany("INSERT OR IGNORE INTO types VALUES (?, ?, ?)", rows)
+
+    def put_all(self, collection: Collection, rows: list[tuple[bytes, bytes, int]]) -> None:
+        """Documents are now these: key, document and clock of each."""
+        if collection.indexes:
+            for key, document, hlc in rows:
+                self.put(collection, key, document, hlc)
+            return
+        self.begin()
+        self.db.executemany(_UPSERT.format(f"c{collection.number}"), [(*row, None) for row in rows])
 
     def put(self, collection: Collection, key: bytes, document: bytes, hlc: int, clocks: bytes | None = None) -> None:
         """A document is now this."""
         self.begin()
         table = f"c{collection.number}"
         if not collection.indexes:
-            self.db.execute(
-                f"INSERT INTO {table} (key, document, hlc, clocks) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
-                "document = excluded.document, hlc = excluded.hlc, clocks = excluded.clocks",
-                (key, document, hlc, clocks),
-            )
+            self.db.execute(_UPSERT.format(table), (key, document, hlc, clocks))
             return
         old = self.get(collection, key)
         if old is None:
@@ -284,6 +313,16 @@ class State:
             .fetchone()
         )
         return None if row is None else Stored(*row)
+
+    def taken(self, collection: Collection, keys: list[bytes]) -> set[bytes]:
+        """Which of these ids there are. `keys` are at most as many as a statement may have parameters."""
+        marks = ",".join("?" * len(keys))
+        # Ids mostly grow: then one look at the greatest is enough.
+        newest = self.db.execute(f"SELECT max(key) FROM c{collection.number}").fetchone()[0]
+        if newest is None or newest < min(keys):
+            return set()
+        rows = self.db.execute(f"SELECT key FROM c{collection.number} WHERE key IN ({marks})", keys)
+        return {key for (key,) in rows.fetchall()}
 
     def count(self, collection: Collection, db: sqlite3.Connection | None = None) -> int:
         """How many documents there are."""

@@ -25,7 +25,8 @@ from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.wire.mongo.batches import DocumentOperation, Kind, collection_of
 from mainstem.wire.mongo.frames import decode_document, encode_document
-from mainstem.wire.mongo.ordered import id_of_key, ordered
+from mainstem.wire.mongo.keys import id_of_key
+from mainstem.wire.mongo.ordered import ordered
 
 READ_AT_ONCE = 500
 _TYPES = {Kind.INSERT: "insert", Kind.UPDATE: "update", Kind.REPLACE: "replace", Kind.DELETE: "delete"}

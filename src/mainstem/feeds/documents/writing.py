@@ -7,7 +7,7 @@ log's order, before anybody who waits hears of it.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from bson.binary import Binary
@@ -20,6 +20,7 @@ from mainstem.feeds.documents.drafts import Busy, Draft, Held, document_hold
 from mainstem.feeds.documents.errors import DuplicateKey, NotValid, WriteConflict
 from mainstem.feeds.documents.indexes import Entries
 from mainstem.feeds.documents.reading import Found, View
+from mainstem.feeds.documents.shapes import Shapes
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
 from mainstem.model.batch import Batch, Encoding
 from mainstem.model.change import SourceId
@@ -34,8 +35,9 @@ from mainstem.wire.mongo.batches import (
     encode_batch,
     table_of,
 )
-from mainstem.wire.mongo.frames import encode_document
-from mainstem.wire.mongo.ordered import key_text, ordered
+from mainstem.wire.mongo.frames import encode_document, id_document
+from mainstem.wire.mongo.keys import key_text
+from mainstem.wire.mongo.ordered import ordered
 
 # Batches on their way to the log at once. Each lane is a source of its own, with one batch at a time.
 LANES = 64
@@ -49,6 +51,7 @@ class DocumentsBatch(Batch, frozen=True, kw_only=True, gc=False):
 
     documents: DocumentBatch
     keys: tuple[bytes, ...]
+    shapes: Shapes
 
 
 class Retry(NamedTuple):
@@ -87,23 +90,24 @@ class Writer:
             self.held.release(draft)
             raise Overloaded("the server is stopping", retry_after_s=_RETRY_AFTER_S, reason="shutting_down")
         draft.is_carried = True
-        task = asyncio.create_task(self._carry(draft, batch, tuple(draft.keys)))
+        task = asyncio.create_task(self._carry(draft, batch, tuple(draft.keys), draft.shapes))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
-    async def _carry(self, draft: Draft, batch: DocumentBatch, keys: tuple[bytes, ...]) -> LogPosition:
+    async def _carry(self, draft: Draft, batch: DocumentBatch, keys: tuple[bytes, ...], shapes: Shapes) -> LogPosition:
         try:
             lane = await self._lanes.get()
             try:
-                return await self._append(lane, batch, keys)
+                return await self._append(lane, batch, keys, shapes)
             finally:
                 self._lanes.put_nowait(lane)
         finally:
             draft.is_carried = False
             self.held.release(draft)
 
-    async def _append(self, lane: int, batch: DocumentBatch, keys: tuple[bytes, ...]) -> LogPosition:
+    async def _append(self, lane: int, batch: DocumentBatch, keys: tuple[bytes, ...], shapes: Shapes) -> LogPosition:
+        places = {(each.database, each.collection) for each in batch.operations}
         payload = encode_batch(batch)
         source = SourceId(f"{SOURCES}{lane}")
         ticket = self._intake.take(
@@ -114,9 +118,10 @@ class Writer:
                 encoding=Encoding.DOCUMENTS,
                 payload=payload,
                 fingerprint=crc32(payload),
-                tables=frozenset([table_of(each.database, each.collection) for each in batch.operations]),
+                tables=frozenset([table_of(*place) for place in places]),
                 documents=batch,
                 keys=keys,
+                shapes=shapes,
             )
         )
         assert ticket.outcome is not None
@@ -284,17 +289,37 @@ class Unit:
         self._check_valid(collection, values)
         unique = self._unique(collection, key, None, values)
         self.draft.unique |= unique
-        self._add(
-            DocumentOperation(
-                kind=Kind.INSERT,
-                database=collection.database,
-                collection=collection.name,
-                key=key_text(identity),
-                id=encode_document({"_id": identity}),
-                document=document,
-            ),
-            key,
-        )
+        self._add(_insertion(collection, identity, document), key, values)
+
+    def insert_free(self, collection: Collection, documents: Sequence[tuple[bytes, dict[str, Any]]]) -> int:
+        """Insert new documents from the first one on, up to one that needs a closer look: its id is taken or held, it
+        does not fit an index, or there is a validator. How many; that one is `insert`'s."""
+        if self.is_transaction or not collection.number or collection.options.get("validator"):
+            return 0
+        place = (collection.database, collection.name)
+        keys = [ordered(values["_id"]) for _, values in documents]
+        overlay, seen = self.view.overlay_of(collection), set[bytes]()
+        for free, key in enumerate(keys):  # noqa: B007 - how far it came is what counts
+            if key in seen or key in overlay or self.writer.held.is_taken((*place, key), self.draft):
+                break
+            seen.add(key)
+        else:
+            free = len(keys)
+        if free == 0:
+            return 0
+        # Held before they are looked up: so nobody else takes one until this is written.
+        self._hold([(*place, key) for key in keys[:free]])
+        if taken := self.state.taken(collection, keys[:free]):
+            free = next(at for at, key in enumerate(keys) if key in taken)
+        for at, (document, values) in enumerate(documents[:free]):
+            if collection.indexes:
+                try:
+                    unique = self._unique(collection, keys[at], None, values)
+                except (DuplicateKey, Invalid, Busy):
+                    return at
+                self.draft.unique |= unique
+            self._add(_insertion(collection, values["_id"], document), keys[at], values)
+        return free
 
     def change(
         self,
@@ -331,6 +356,7 @@ class Unit:
                 before=current.document if collection.has_images else None,
             ),
             key,
+            change.values,
         )
         return values, change
 
@@ -361,8 +387,8 @@ class Unit:
         )
         return values
 
-    def _add(self, operation: DocumentOperation, key: bytes) -> None:
-        self.draft.add(operation, key)
+    def _add(self, operation: DocumentOperation, key: bytes, values: Mapping[str, Any] | None = None) -> None:
+        self.draft.add(operation, key, values)
         if self.is_transaction and self.draft.bytes > TRANSACTION_BYTES_MAX:
             # One batch of the log, so it must fit one.
             raise Invalid(
@@ -417,6 +443,17 @@ class Unit:
             return
         if not matcher(validator)(values):
             raise NotValid({"failingDocumentId": values.get("_id")})
+
+
+def _insertion(collection: Collection, identity: Any, document: bytes) -> DocumentOperation:
+    return DocumentOperation(
+        kind=Kind.INSERT,
+        database=collection.database,
+        collection=collection.name,
+        key=key_text(identity),
+        id=id_document(document, identity),
+        document=document,
+    )
 
 
 def shown_values(entries: Entries, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,25 +6,23 @@ failed append leaves no hole.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mainstem.admission import Appended
 from mainstem.feeds.topics.config import TopicConfig
 from mainstem.feeds.topics.lines import Line
+from mainstem.feeds.topics.places import Places
 from mainstem.feeds.topics.state import PartitionState, TopicState
 from mainstem.feeds.topics.tail import Held, Tail
+from mainstem.log.kept import Place
 from mainstem.model.batch import Encoding
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
-from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.kafka import payload as payloads
 from mainstem.wire.kafka.records import BatchHead, assign, read_head
 
 LEADER_EPOCH = 0
-PLACE_BYTES = 1024 * 1024
-PLACES_MAX = 4_096
 
 
 class Refused(Invalid):
@@ -51,7 +49,13 @@ class Partition:
     """See above. Belongs to the event loop."""
 
     def __init__(
-        self, topic: TopicState, index: int, config: Callable[[], TopicConfig], line: Line[Assigned], tail: Tail
+        self,
+        topic: TopicState,
+        index: int,
+        config: Callable[[], TopicConfig],
+        line: Line[Assigned],
+        tail: Tail,
+        places: Places,
     ) -> None:
         self._topic = topic
         self._config = config
@@ -59,11 +63,9 @@ class Partition:
         self._tables = frozenset((_table_of(topic.table),))
         self._next = topic.partitions[index].end
         self._waiters: set[Callable[[], None]] = set()
-        # Where batches are in the log, one for every so many bytes; the latest ones.
-        self._places: deque[tuple[int, LogPosition]] = deque(maxlen=PLACES_MAX)
-        self._noted_bytes = 0
         self.index = index
         self.tail = tail
+        self.places = places
         line.on_rewind = self._rewind
         # Past this offset nothing may be read by who reads committed records only. Transactions set it.
         self.stable: Callable[[], int] = lambda: self.end
@@ -179,23 +181,12 @@ class Partition:
         sent = self._line.sent
         self._next = sent[-1].what.base + sent[-1].what.head.last_offset_delta + 1 if sent else self.end
 
-    def arrived(self, head: BatchHead, batch: bytes, position: LogPosition) -> None:
-        """A batch is durable, at a position: the state says so already."""
-        self._noted_bytes += head.size
-        if self._noted_bytes >= PLACE_BYTES or not self._places:
-            self._noted_bytes = 0
-            self._places.append((head.base_offset, position))
+    def arrived(self, head: BatchHead, batch: bytes, place: Place | None) -> None:
+        """A batch is durable, and the log's files have it at a place: the state says so already."""
+        if place is not None:
+            self.places.add(head.base_offset, place)
         self.tail.add(Held(head.base_offset, head.next_offset, head.max_timestamp, batch))
         self.wake()
-
-    def position_before(self, offset: int) -> LogPosition:
-        """A position behind which the log has the records from an offset on: where to begin to look for them."""
-        found = NOWHERE
-        for base, position in self._places:
-            if base > offset:
-                break
-            found = LogPosition(position - 1)
-        return found
 
     def bytes_from(self, offset: int, enough: int) -> int:
         """How much there is from an offset on; it stops counting at `enough`."""

@@ -5,28 +5,31 @@ at a time, so that consumers far behind wait for each other and not the ones at 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from mainstem.feeds.topics.partition import LEADER_EPOCH, Partition
-from mainstem.feeds.topics.segments import SegmentRecords
+from mainstem.feeds.topics.sealed import SealedRead, SealedReaders, TableRows
+from mainstem.feeds.topics.segments import SegmentFile, SegmentRecords
 from mainstem.feeds.topics.views import View
 from mainstem.feeds.transactions.section import TransactionsSection
 from mainstem.log import Log, SegmentInfo
 from mainstem.log.frames import Frame
+from mainstem.log.kept import Place
 from mainstem.model.batch import Encoding
-from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.errors import Conflict, Corrupt, Invalid
 from mainstem.model.names import TableName
 from mainstem.wire.kafka import payload as payloads
+from mainstem.wire.kafka.fetched import Aborted
 from mainstem.wire.kafka.markers import build_marker
-from mainstem.wire.kafka.opening import Record, build_batch, open_batch, open_dense
-from mainstem.wire.kafka.records import BadBatch, BatchHead, assign, read_head
+from mainstem.wire.kafka.opening import Record, open_batch, open_dense
+from mainstem.wire.kafka.records import BadBatch, BatchHead, assign, is_whole, read_head
 
 # Reads away from memory at the same time.
 COLD_READS_MAX = 4
-# Records of one batch that is made of rows.
-BATCH_ROWS = 500
+# Reads of batches as the log's files have them.
+FRAME_READS_MAX = 2
 _TRIES_MAX = 5
 
 
@@ -40,8 +43,8 @@ class Stamped(NamedTuple):
 class Rows(Protocol):
     """The table of a topic. The app provides it; this package knows no engine. Both block: called in a thread."""
 
-    def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
-        """The first records of a partition from an offset on, in order, of about so many bytes."""
+    def of(self, table: TableName, partition: int, offset: int) -> TableRows | None:
+        """Where the records of a partition from an offset on are; None where there is no table."""
 
     def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         """The first record from an offset on whose time is the given one or later."""
@@ -50,8 +53,8 @@ class Rows(Protocol):
 class NoRows:
     """Where there are no tables."""
 
-    def records(self, table: TableName, partition: int, offset: int, before: int, bytes_max: int) -> list[Record]:
-        return []
+    def of(self, table: TableName, partition: int, offset: int) -> TableRows | None:
+        return None
 
     def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         return None
@@ -65,28 +68,51 @@ class Reader:
         self._rows = rows
         self._transactions = transactions or TransactionsSection()
         self._segments = SegmentRecords()
+        self._readers = SealedReaders()
         self._places = asyncio.Semaphore(COLD_READS_MAX)
+        # Of its own: whoever reads from segments or tables may take all the others for long.
+        self._threads = ThreadPoolExecutor(FRAME_READS_MAX, "kafka-frames")
 
-    async def read(self, partition: Partition | View, offset: int, bytes_max: int, *, before: int) -> bytes:
+    async def read(self, partition: Partition | View, offset: int, bytes_max: int, *, before: int) -> list[bytes]:
         """Whole batches, the first of which holds the offset (or the next one that there is); at least one, then up to
         a size, none that begins at `before` or behind it. Empty where there is none."""
         if isinstance(partition, View):
             async with self._places:
-                return await partition.read(offset, before)
+                return [await partition.read(offset, before)]
         held = partition.tail.read(offset, bytes_max, before=before)
         if held is not None:
-            return b"".join([each.batch for each in held])
+            return [each.batch for each in held]
+        if places := partition.places.find(offset, bytes_max, before=before):
+            loop = asyncio.get_running_loop()
+            try:
+                return await loop.run_in_executor(self._threads, self._at_places, places)
+            except FileNotFoundError:
+                # The file was sealed long ago and let go of since: segments and tables have it.
+                pass
         key = (partition.topic.id, partition.index)
         # Records of transactions become rows when those commit: until then, and until that is sealed, they are here.
         undecided = [each for each in self._transactions.held_from(key, offset) if each.base < before]
         if undecided and undecided[0].base <= offset:
-            return undecided[0].bytes
+            return [undecided[0].bytes]
         before = min(before, undecided[0].base) if undecided else before
         async with self._places:
             found = await self._read_cold(partition, offset, bytes_max, before)
         # Nothing is left of the range: aborted records, batches that could not be opened, records without a value of a
         # compacted topic. Without an answer a consumer would ask for it for ever.
-        return found or _nothing_until(before)
+        return [found or _nothing_until(before)]
+
+    def _at_places(self, places: Sequence[Place]) -> list[bytes]:
+        """In a thread: batches as the log's files have them."""
+        batches = self._log.read_places(places)
+        for place, batch in zip(places, batches, strict=True):
+            if not is_whole(batch):
+                raise Corrupt("record batch in a file of frames. expected=its checksum got=another", place=str(place))
+        return batches
+
+    def close(self) -> None:
+        """Read nothing more that is not in memory."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._readers.close()
 
     async def first_at(self, partition: Partition | View, timestamp: int) -> Stamped | None:
         """The first record whose time is the given one or later."""
@@ -123,24 +149,27 @@ class Reader:
             return None
         return Stamped(state.max_timestamp_offset, state.max_timestamp)
 
-    def aborted(self, partition: Partition | View, offset: int, records: bytes) -> list[dict[str, int]]:
+    def aborted(self, partition: Partition | View, offset: int, batches: Sequence[bytes]) -> list[Aborted]:
         """The transactions that were aborted and have records among these."""
-        if isinstance(partition, View):
+        if isinstance(partition, View) or not batches:
             return []
-        end, at = offset, 0
-        while at < len(records):
-            head = read_head(records, at)
+        end, at, last = offset, 0, batches[-1]
+        while at < len(last):
+            head = read_head(last, at)
             end, at = head.next_offset, at + head.size
         found = self._transactions.aborted((partition.topic.id, partition.index), offset, end)
-        return [{"producer_id": each.producer_id, "first_offset": each.first} for each in found]
+        return [Aborted(each.producer_id, each.first) for each in found]
 
     async def _read_cold(self, partition: Partition, offset: int, bytes_max: int, before: int) -> bytes:
         table = _table_of(partition)
         for _ in range(_TRIES_MAX):
             sealed = self._log.sealed
-            segments = [each for each in self._log.segments() if table in each.tables]
+            segments = _files_of(self._log.segments(), table)
+            loop = asyncio.get_running_loop()
             try:
-                found = await asyncio.to_thread(self._sealed, partition, table, segments, offset, bytes_max, before)
+                found = await loop.run_in_executor(
+                    self._readers.threads, self._sealed, partition, segments, offset, bytes_max, before
+                )
             except FileNotFoundError:
                 # A segment was dropped meanwhile: what it held is in the table by now.
                 continue
@@ -148,7 +177,7 @@ class Reader:
                 if self._log.sealed != sealed:
                     # What was not sealed when we looked may be so now.
                     continue
-                tail = self._log.tail(max(sealed, partition.position_before(offset)))
+                tail = self._log.tail(sealed)
                 found = await asyncio.to_thread(_of_frames, tail, partition, offset, bytes_max, before)
             if found:
                 return found
@@ -162,30 +191,25 @@ class Reader:
         raise Conflict("segments were dropped again and again while they were read: ask again")
 
     def _sealed(
-        self,
-        partition: Partition,
-        table: TableName,
-        segments: Sequence[SegmentInfo],
-        offset: int,
-        bytes_max: int,
-        before: int,
+        self, partition: Partition, segments: Sequence[SegmentFile], offset: int, bytes_max: int, before: int
     ) -> bytes:
-        """In a thread: from segments, and from the table what is before them. Empty where neither has the offset."""
-        is_sorted = not self._transactions.knows((partition.topic.id, partition.index))
-        records = self._segments.records(
-            segments, table, partition.index, offset, before, bytes_max, is_sorted=is_sorted
+        """In a thread: from segments and the table, by a process of its own."""
+        table = _table_of(partition)
+        job = SealedRead(
+            table,
+            partition.index,
+            offset,
+            before,
+            bytes_max,
+            segments,
+            is_sorted=not self._transactions.knows((partition.topic.id, partition.index)),
+            rows=self._rows.of(table, partition.index, offset),
         )
-        if not records or records[0].offset > offset:
-            older = self._rows.records(
-                table, partition.index, offset, records[0].offset if records else before, bytes_max
-            )
-            if older:
-                records = older
-        return batches_of(records, bytes_max) if records else b""
+        return self._readers.read(job)
 
     async def _first_cold(self, partition: Partition, timestamp: int, before: int) -> Stamped | None:
         table = _table_of(partition)
-        segments = [each for each in self._log.segments() if table in each.tables]
+        segments = _files_of(self._log.segments(), table)
         tail = self._log.tail(self._log.sealed)
 
         def look() -> Stamped | None:
@@ -212,17 +236,8 @@ def _nothing_until(before: int) -> bytes:
     return assign(build_marker(-1, -1, 0, commits=True), before - 1, LEADER_EPOCH)
 
 
-def batches_of(records: Sequence[Record], bytes_max: int) -> bytes:
-    """Records as batches: at least one, then up to a size."""
-    found: list[bytes] = []
-    size = 0
-    for start in range(0, len(records), BATCH_ROWS):
-        batch = build_batch(records[start : start + BATCH_ROWS], leader_epoch=LEADER_EPOCH)
-        if found and size + len(batch) > bytes_max:
-            break
-        found.append(batch)
-        size += len(batch)
-    return b"".join(found)
+def _files_of(segments: Iterable[SegmentInfo], table: TableName) -> list[SegmentFile]:
+    return [SegmentFile(str(each.path), each.tables[table].kind) for each in segments if table in each.tables]
 
 
 def _batches(frames: Iterable[Frame], partition: Partition) -> Iterator[tuple[BatchHead, memoryview]]:
@@ -272,16 +287,30 @@ def _table_of(partition: Partition) -> TableName:
     return TableName(namespace, table)
 
 
-def tail_batches(frames: Iterable[Frame], bytes_max: int) -> list[tuple[bytes, int, bytes]]:
-    """The newest record batches of some frames, oldest first, up to a size: topic id, partition, batch. Blocks."""
-    found: deque[tuple[bytes, int, bytes]] = deque()
-    size = 0
-    for frame in frames:
+class Unsealed(NamedTuple):
+    """A batch that is in no segment yet. `batch` is None where there was no room for it."""
+
+    topic_id: bytes
+    partition: int
+    head: BatchHead
+    place: Place
+    batch: bytes | None
+
+
+def tail_batches(frames: Iterable[tuple[Frame, Place]], bytes_max: int) -> list[Unsealed]:
+    """The record batches of some frames, in order, the newest ones with their bytes, up to a size. Blocks."""
+    found: list[Unsealed] = []
+    size = first = 0
+    for frame, (file, start, length) in frames:
         if frame.header.encoding is Encoding.KAFKA_RECORDS:
             records = payloads.unpack(frame.payload, f"position {frame.header.first}")
-            batch = bytes(records.batch[: read_head(records.batch).size])
-            found.append((records.topic_id, records.partition, batch))
+            head = read_head(records.batch)
+            place = Place(file, start + length - len(records.batch), head.size)
+            batch = bytes(records.batch[: head.size])
+            found.append(Unsealed(records.topic_id, records.partition, head, place, batch))
             size += len(batch)
-            while size > bytes_max and len(found) > 1:
-                size -= len(found.popleft()[2])
-    return list(found)
+            while size > bytes_max and first < len(found) - 1:
+                size -= found[first].head.size
+                found[first] = found[first]._replace(batch=None)
+                first += 1
+    return found

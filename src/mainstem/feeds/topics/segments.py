@@ -16,16 +16,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mainstem.log import SegmentInfo
 from mainstem.model.names import TableName
 from mainstem.tables.kinds import TOPIC_COMPACT, TOPIC_JSON
 from mainstem.wire.kafka.opening import Record
 
 # Before the record's own columns, beside the fields of its value.
 JSON_PREFIX = "_kafka_"
-_CACHED_MAX = 8
 _STEP = 256
-_CACHED_BYTES_MAX = 32 * 1024 * 1024
+# Of the parts that are kept, together; one that is larger than a half of it is not.
+_CACHED_BYTES_MAX = 96 * 1024 * 1024
+_BOUNDS_MAX = 100_000
 
 
 class _Row(msgspec.Struct, gc=False):
@@ -50,6 +50,13 @@ _rows = msgspec.json.Decoder(_Row)
 _json_rows = msgspec.json.Decoder(_JsonRow)
 
 
+class SegmentFile(NamedTuple):
+    """A segment as its reader needs it: where it is, and of which kind the table is (`tables/kinds`)."""
+
+    path: str
+    kind: str
+
+
 class _Part(NamedTuple):
     """One partition's rows of one segment, in the order of their offsets."""
 
@@ -62,12 +69,15 @@ class SegmentRecords:
     """Records of sealed segments, by partition and offset. Called in threads."""
 
     def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[str, TableName, int], _Part] = OrderedDict()
+        self._cache: OrderedDict[_Key, _Part] = OrderedDict()
+        self._cached_bytes = 0
+        # The last offset of every part that was ever read: a consumer on its way does not read those behind it again.
+        self._lasts: OrderedDict[_Key, int] = OrderedDict()
         self._lock = Lock()
 
     def records(
         self,
-        segments: Sequence[SegmentInfo],
+        segments: Sequence[SegmentFile],
         table: TableName,
         partition: int,
         offset: int,
@@ -85,6 +95,8 @@ class SegmentRecords:
         found: list[Record] = []
         size = 0
         for segment in segments:
+            if self._lasts.get((segment.path, table, partition), offset) < offset:
+                continue
             part = self._part(segment, table, partition)
             start, end = np.searchsorted(part.offsets, [offset, before])
             decode = _json_rows.decode if part.is_json else _rows.decode
@@ -97,26 +109,33 @@ class SegmentRecords:
                     return found
         return found
 
-    def _part(self, segment: SegmentInfo, table: TableName, partition: int) -> _Part:
-        key = (str(segment.path), table, partition)
+    def _part(self, segment: SegmentFile, table: TableName, partition: int) -> _Part:
+        key = (segment.path, table, partition)
         with self._lock:
             known = self._cache.get(key)
             if known is not None:
                 self._cache.move_to_end(key)
                 return known
         part = _read(segment, table, partition)
-        if part.columns.nbytes <= _CACHED_BYTES_MAX:
-            with self._lock:
+        with self._lock:
+            self._lasts[key] = int(part.offsets[-1]) if len(part.offsets) else -1
+            while len(self._lasts) > _BOUNDS_MAX:
+                self._lasts.popitem(last=False)
+            if key not in self._cache and part.columns.nbytes <= _CACHED_BYTES_MAX // 2:
                 self._cache[key] = part
-                while len(self._cache) > _CACHED_MAX:
-                    self._cache.popitem(last=False)
+                self._cached_bytes += part.columns.nbytes
+                while self._cached_bytes > _CACHED_BYTES_MAX:
+                    self._cached_bytes -= self._cache.popitem(last=False)[1].columns.nbytes
         return part
 
 
-def _read(segment: SegmentInfo, table: TableName, partition: int) -> _Part:
+_Key = tuple[str, TableName, int]
+
+
+def _read(segment: SegmentFile, table: TableName, partition: int) -> _Part:
     import pyarrow.compute as pc
 
-    kind = segment.tables[table].kind
+    kind = segment.kind
     # By the key's text, which begins with the partition: "0" is the character behind "/".
     ours = (
         (pc.field("namespace") == table.namespace)
@@ -132,7 +151,7 @@ def _read(segment: SegmentInfo, table: TableName, partition: int) -> _Part:
         names += ["metadata", "error"]
     else:
         ours &= pc.field("error").is_null()
-    with pa.OSFile(str(segment.path)) as source:
+    with pa.OSFile(segment.path) as source:
         rows = pq.read_table(source, columns=names, filters=ours)
     if kind == TOPIC_JSON:
         texts, is_record = letter_texts(rows["columns"], rows["metadata"])

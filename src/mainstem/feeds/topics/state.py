@@ -131,7 +131,8 @@ class RecordsSection(Section, Protocol):
         """A batch of a transaction, or a control batch, is durable. `last` is the position of its frame's end."""
 
 
-OnRecords = Callable[[TopicState, int, BatchHead, bytes], None]
+# Topic, partition, head, batch; and how many bytes of its frame there are from the batch's first one on.
+OnRecords = Callable[[TopicState, int, BatchHead, bytes, int], None]
 
 _changes = msgspec.msgpack.Decoder(list[Change])
 _encoder = msgspec.msgpack.Encoder()
@@ -156,7 +157,7 @@ class TopicsState:
         self._others: dict[str, bytes] = {}
         # Hear of what became durable, right after the state changed: record batches, and topics that came, went or
         # changed.
-        self.on_records: OnRecords = lambda topic, partition, head, batch: None
+        self.on_records: OnRecords = lambda topic, partition, head, batch, rest: None
         self.on_topic: Callable[[str], None] = lambda name: None
 
     def register(self, section: Section) -> None:
@@ -210,7 +211,7 @@ class TopicsState:
         if head.is_transactional:
             for section in self._of_records:
                 section.apply_batch(records.topic_id, records.partition, head, batch, header.last)
-        self.on_records(topic, records.partition, head, batch)
+        self.on_records(topic, records.partition, head, batch, len(records.batch))
 
     def _apply_change(self, change: Change, header: BatchHeader) -> None:
         columns = change.columns or {}

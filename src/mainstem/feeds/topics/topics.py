@@ -18,6 +18,7 @@ from mainstem.admission import Appended, Appender, Gate
 from mainstem.feeds.topics.config import KINDS, TopicConfig, check_config, read_config
 from mainstem.feeds.topics.lines import Line, durable
 from mainstem.feeds.topics.partition import Assigned, Partition
+from mainstem.feeds.topics.places import PlaceMemory, Places
 from mainstem.feeds.topics.state import (
     JOURNAL_SOURCE,
     TopicsState,
@@ -29,11 +30,11 @@ from mainstem.feeds.topics.state import (
     topic_change,
 )
 from mainstem.feeds.topics.tail import Tail, TailMemory
+from mainstem.log.kept import Place
 from mainstem.model.batch import Encoding
 from mainstem.model.change import Change
 from mainstem.model.errors import Conflict, Invalid, NotFound
 from mainstem.model.names import TableName, parse_table_name
-from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.kafka.payload import RECORDS_SUFFIX, Mode
 from mainstem.wire.kafka.records import BatchHead
@@ -52,6 +53,8 @@ class TopicsSettings:
     namespace: str = "kafka"
     partitions: int = 1
     tail_bytes_max: int = 128 * 1024 * 1024
+    # Batches whose place in the log's files is known, of all topics; 32 bytes each.
+    places_max: int = 1_000_000
     # Settings of topics that do not say otherwise.
     config: Mapping[str, str] = field(default_factory=dict)
 
@@ -101,6 +104,9 @@ class Topics:
         # One at a time: what is decided on must still be so when it is durable.
         self._changing = asyncio.Lock()
         self._producer_ids = range(0)
+        self._places = PlaceMemory(settings.places_max)
+        # Where the log's files have the frame of the batch at hand.
+        self.place_of: Callable[[], Place | None] = lambda: None
         # The last stable offset of a partition that ends somewhere. Transactions replace this.
         self.stable_of: Callable[[tuple[bytes, int], int], int] = lambda key, end: end
         # Hear of topics that came, went or changed.
@@ -124,7 +130,9 @@ class Topics:
         if found is None and topic.id in self.state.by_id and 0 <= index < len(topic.partitions):
             number = topic.partitions[index].number
             line: Line[Assigned] = Line(self._gate, self._log, partition_source(topic.id, index), number)
-            found = made = Partition(topic, index, lambda: self.config(topic), line, Tail(self._memory))
+            found = made = Partition(
+                topic, index, lambda: self.config(topic), line, Tail(self._memory), Places(self._places)
+            )
             made.stable = lambda: self.stable_of((topic.id, index), made.end)
             self._partitions[topic.id, index] = found
         return found
@@ -260,10 +268,12 @@ class Topics:
 
     # Hearing
 
-    def _on_records(self, topic: TopicState, index: int, head: BatchHead, batch: bytes) -> None:
+    def _on_records(self, topic: TopicState, index: int, head: BatchHead, batch: bytes, rest: int) -> None:
         partition = self.partition(topic, index)
         if partition is not None:
-            partition.arrived(head, batch, LogPosition(self.state.last - head.records + 1))
+            frame = self.place_of()
+            place = None if frame is None else Place(frame.file, frame.start + frame.size - rest, head.size)
+            partition.arrived(head, batch, place)
 
     def _on_topic(self, name: str) -> None:
         for listener in self.on_change:

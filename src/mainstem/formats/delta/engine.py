@@ -23,6 +23,7 @@ from mainstem.formats.delta.shapes import VARIANT, Shapes
 from mainstem.formats.delta.storage import Storage
 from mainstem.formats.delta.zones import Footers, partition_value
 from mainstem.model.errors import Corrupt, Invalid, NotFound
+from mainstem.sql import duckdb_name, duckdb_text
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,16 +36,6 @@ HANDLES_MAX = 16
 # Of files with deletion vectors, which never change.
 VECTOR_BYTES_MAX = 64 * 1024 * 1024
 PLACES = pa.schema([(FILE, pa.int64()), (ROW, pa.int64())])
-
-
-def quoted(name: str) -> str:
-    """An identifier in DuckDB's SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A string in DuckDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 class Engine:
@@ -181,7 +172,7 @@ class Source:
         """A FROM item with these columns, and with `places` each row's file and place too."""
         self._check_names(places)
         if not self._files:
-            empty = [f"CAST(NULL AS {_read_type(self.schema.fields[name])}) AS {quoted(name)}" for name in names]
+            empty = [f"CAST(NULL AS {_read_type(self.schema.fields[name])}) AS {duckdb_name(name)}" for name in names]
             where = [f"CAST(NULL AS BIGINT) AS {name}" for name in (FILE, ROW)] if places else []
             return f"(SELECT {', '.join([*empty, *where] or ['1'])} WHERE false)"
         stored = [self.schema.fields[name] for name in names if name not in self.schema.partition_by]
@@ -191,8 +182,8 @@ class Source:
         if as_stated and not partitioned and all(field.physical == field.name for field in stored):
             # No SELECT in between: a filter then reaches the reader, which tests each value of a dictionary once.
             return f"{_read(uris)} f{self._left_out()}"
-        selected = [f"f.{quoted(field.name)}" for field in stored]
-        selected += [f"p.{quoted(field.name)}" for field in partitioned]
+        selected = [f"f.{duckdb_name(field.name)}" for field in stored]
+        selected += [f"p.{duckdb_name(field.name)}" for field in partitioned]
         if places:
             selected += [f"f.{FILE}", f"f.{ROW}"]
         text = f"SELECT {', '.join(selected) or '1'} FROM {self._fitted(uris, stored)} f"
@@ -219,9 +210,9 @@ class Source:
         for told in {*says}:
             chosen = [at for at, said in enumerate(says) if said == told]
             columns = [
-                f"variant_to_parquet_variant({quoted(field.name)}) AS {quoted(field.name)}"
+                f"variant_to_parquet_variant({duckdb_name(field.name)}) AS {duckdb_name(field.name)}"
                 if told and field.is_variant
-                else quoted(field.name)
+                else duckdb_name(field.name)
                 for field in stored
             ]
             at = f"list_extract({chosen}, CAST({FILE} AS BIGINT) + 1) AS {FILE}"
@@ -260,15 +251,15 @@ class Source:
 
 
 def _read(uris: Sequence[str], options: str = "") -> str:
-    return f"read_parquet([{', '.join(map(literal, uris))}]{options}, hive_partitioning = false)"
+    return f"read_parquet([{', '.join(map(duckdb_text, uris))}]{options}, hive_partitioning = false)"
 
 
 def _schema_option(stored: Sequence[Field], *, told: bool = False) -> str:
     """The schema that every file is fitted to; `told`: the files say themselves which columns are Variants."""
     # Without any column asked for, one that no file has still makes the rows count.
     entries = [
-        f"{literal(field.physical)}: {{name: {literal(field.name)}, "
-        f"type: {literal(VARIANT if told and field.is_variant else _read_type(field))}, default_value: NULL}}"
+        f"{duckdb_text(field.physical)}: {{name: {duckdb_text(field.name)}, "
+        f"type: {duckdb_text(VARIANT if told and field.is_variant else _read_type(field))}, default_value: NULL}}"
         for field in stored
     ] or ["'__none': {name: '__none', type: 'BOOLEAN', default_value: NULL}"]
     return f", schema = MAP {{{', '.join(entries)}}}"

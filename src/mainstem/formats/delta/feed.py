@@ -16,12 +16,13 @@ from pyroaring import BitMap64
 
 from mainstem.documents.columns import Column, Kind
 from mainstem.formats.delta import vectors
-from mainstem.formats.delta.engine import ROW, Engine, Source, deleted_rows, quoted, read_errors
+from mainstem.formats.delta.engine import ROW, Engine, Source, deleted_rows, read_errors
 from mainstem.formats.delta.log import Action, AddFile, ChangeFile, DeltaLog, Removed, State
 from mainstem.formats.delta.schema import Field, TableSchema, schema_of
 from mainstem.formats.delta.transaction import CHANGE_FEED
 from mainstem.formats.delta.widening import recast
 from mainstem.model.errors import Invalid
+from mainstem.sql import duckdb_name
 
 CHANGE_TYPE = "_change_type"
 _BATCH_ROWS = 65_536
@@ -150,7 +151,7 @@ class Feed:
         with self._engine.cursor() as cursor, read_errors(storage, table, [part.file]):
             source = Source(cursor, storage, table, schema, [part.file])
             relation = source.relation(names, places=part.rows is not None)
-            text = f"SELECT {', '.join(map(quoted, names))} FROM {relation}"
+            text = f"SELECT {', '.join(map(duckdb_name, names))} FROM {relation}"
             if part.rows is not None:
                 cursor.register("changed", pa.table({ROW: vectors.rows_of(part.rows)}))
                 text += f" SEMI JOIN changed USING ({ROW})"

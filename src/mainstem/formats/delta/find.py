@@ -22,13 +22,14 @@ from mainstem.documents.predicate import YES
 from mainstem.documents.pushdown import is_exact
 from mainstem.documents.sort import SortField, sort_documents
 from mainstem.documents.sql import SqlFilter
-from mainstem.formats.delta.engine import FILE, PLACES, ROW, Engine, Source, data_path, quoted, read_errors
+from mainstem.formats.delta.engine import FILE, PLACES, ROW, Engine, Source, data_path, read_errors
 from mainstem.formats.delta.groups import chosen_groups, read_groups
 from mainstem.formats.delta.log import AddFile, State
 from mainstem.formats.delta.rows import documents_of
 from mainstem.formats.delta.schema import TableSchema, schema_of
 from mainstem.formats.delta.zones import ScanStatistics, columns_in, kept_files, kept_groups, row_count
 from mainstem.model.errors import Invalid
+from mainstem.sql import duckdb_name
 
 if TYPE_CHECKING:
     import duckdb
@@ -271,7 +272,7 @@ class Find:
         matches = None if self._sql.exact else matcher(self._node)
         names = list(self.schema.fields)
         found = []
-        for batch in self._run(f"SELECT {', '.join(map(quoted, names))}, {FILE}, {ROW}", names, places=True):
+        for batch in self._run(f"SELECT {', '.join(map(duckdb_name, names))}, {FILE}, {ROW}", names, places=True):
             if matches is not None:
                 documents = documents_of(batch.select(names), self.schema)
                 found.append(batch.filter(pa.array([matches(document) for document in documents], pa.bool_())))
@@ -324,7 +325,7 @@ class Find:
 
 
 def _select(names: Sequence[str]) -> str:
-    return f"SELECT {', '.join(map(quoted, names)) or '1 AS __one'}"
+    return f"SELECT {', '.join(map(duckdb_name, names)) or '1 AS __one'}"
 
 
 def _check_text(condition: SqlFilter) -> None:
@@ -348,7 +349,7 @@ def _projection(source: Mapping[str, Any] | Sequence[str] | None) -> Projection 
 
 
 def _order(by: SortField, kind: Kind) -> str:
-    name = quoted(by.path[0])
+    name = duckdb_name(by.path[0])
     direction, nulls = ("DESC", "NULLS LAST") if by.descending else ("ASC", "NULLS FIRST")
     plain = f"{name} {direction} {nulls}"
     if kind is Kind.DOUBLE:

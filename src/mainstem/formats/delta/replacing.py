@@ -12,7 +12,7 @@ from mainstem.documents import apply_update, matched_offset
 from mainstem.documents.columns import Kind
 from mainstem.documents.predicate import YES, Predicate, Relates, Relation, Within, all_of
 from mainstem.documents.update_syntax import Update
-from mainstem.formats.delta.engine import FILE, PLACES, ROW, Engine, Source, quoted, read_errors
+from mainstem.formats.delta.engine import FILE, PLACES, ROW, Engine, Source, read_errors
 from mainstem.formats.delta.evolution import Widening
 from mainstem.formats.delta.exact import cast_exactly
 from mainstem.formats.delta.log import AddFile, Metadata, State
@@ -22,6 +22,7 @@ from mainstem.formats.delta.transaction import Replacement
 from mainstem.formats.delta.widening import recast
 from mainstem.formats.delta.zones import kept_files
 from mainstem.model.errors import Invalid
+from mainstem.sql import duckdb_name
 
 CHANGE_TYPE = "_change_type"
 # Up to here each key is looked for in the zone maps, beyond it only their range.
@@ -89,10 +90,10 @@ def upsert(
     with engine.cursor() as cursor, read_errors(engine.storage, table, files):
         cursor.register("wanted", wanted)
         source = Source(cursor, engine.storage, table, stored, files)
-        selected = ", ".join([*map(quoted, names), FILE, ROW])
+        selected = ", ".join([*map(duckdb_name, names), FILE, ROW])
         old = cursor.execute(
             f"SELECT {selected} FROM {source.relation(names, places=True)}"
-            f" SEMI JOIN wanted USING ({', '.join(map(quoted, keys))})"
+            f" SEMI JOIN wanted USING ({', '.join(map(duckdb_name, keys))})"
         ).to_arrow_table()
     old = recast(old, stored, schema)
     old_keys = old.select(keys).cast(key_schema)

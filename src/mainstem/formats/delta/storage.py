@@ -31,6 +31,7 @@ import pyarrow.fs as pafs
 from mainstem.model.errors import Conflict, Invalid, NotFound, OutcomeUnknown
 from mainstem.runtime import durable
 from mainstem.runtime.clock import SystemClock
+from mainstem.sql import duckdb_text
 from mainstem.wire.sigv4 import Keys, sign
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ class S3Storage(Storage):
             address = urlsplit(self.endpoint)
             settings |= {"ENDPOINT": address.netloc, "URL_STYLE": "path"}
             settings["USE_SSL"] = "true" if address.scheme == "https" else "false"
-        listed = ", ".join(f"{name} {_text(value)}" for name, value in settings.items() if value is not None)
+        listed = ", ".join(f"{name} {duckdb_text(value)}" for name, value in settings.items() if value is not None)
         connection.execute(f"CREATE OR REPLACE SECRET mainstem_storage ({listed})")
 
 
@@ -384,10 +385,6 @@ def _environment() -> dict[str, Any]:
         "endpoint": os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
     }
     return {name: value for name, value in named.items() if value}
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 # As Iceberg's properties call them, and as the storage does.

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 
 from mainstem.formats.delta import vectors
 from mainstem.formats.delta.datafiles import write_files
-from mainstem.formats.delta.engine import FILE, ROW, Engine, Source, deleted_rows, quoted, read_errors
+from mainstem.formats.delta.engine import FILE, ROW, Engine, Source, deleted_rows, read_errors
 from mainstem.formats.delta.errors import VersionMismatchError
 from mainstem.formats.delta.exact import fitted
 from mainstem.formats.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
@@ -28,6 +28,7 @@ from mainstem.formats.delta.shredding import FEATURE, shreds
 from mainstem.formats.delta.widening import rewritten
 from mainstem.formats.delta.zones import row_count
 from mainstem.model.errors import Conflict, Invalid
+from mainstem.sql import duckdb_name
 
 # What a writer may meet in a table and this one honours.
 _WRITABLE = frozenset(
@@ -226,7 +227,7 @@ class Transaction:
                 source = Source(cursor, self._storage, table, self.schema, [file])
                 names = list(self.schema.fields)
                 left = cursor.execute(
-                    f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names, places=True)}"
+                    f"SELECT {', '.join(map(duckdb_name, names))} FROM {source.relation(names, places=True)}"
                     f" ANTI JOIN leaving USING ({ROW})"
                 ).to_arrow_table()
             yield from write_files(self._storage, table, self.schema, fitted(left, self.schema), now_ms)

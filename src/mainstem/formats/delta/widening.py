@@ -13,12 +13,13 @@ from pyroaring import BitMap64
 
 from mainstem.formats.delta import vectors
 from mainstem.formats.delta.datafiles import write_files
-from mainstem.formats.delta.engine import ROW, Engine, Source, quoted, read_errors
+from mainstem.formats.delta.engine import ROW, Engine, Source, read_errors
 from mainstem.formats.delta.evolution import Evolution, Widening, evolution_of, has_map
 from mainstem.formats.delta.exact import cast_exactly, fitted, refused
 from mainstem.formats.delta.log import AddFile, Metadata
 from mainstem.formats.delta.rows import column_of, documents_of
 from mainstem.formats.delta.schema import TableSchema, differing, schema_of
+from mainstem.sql import duckdb_name
 
 # So many rows are converted at a time, and so much of them is held until it becomes a file.
 BATCH_ROWS = 16_384
@@ -37,13 +38,13 @@ class StoredFiles:
 
     def bounds(self, name: str) -> tuple[Any, Any] | None:
         """The least and the largest value of a column; None where it has none."""
-        column = quoted(name)
+        column = duckdb_name(name)
         found = self._asked(f"min({column}), max({column})", name)
         return None if found[0] is None else found
 
     def is_finite(self, name: str) -> bool:
         """Whether a column of doubles has neither NaN nor infinities."""
-        return bool(self._asked(f"coalesce(bool_and(isfinite({quoted(name)})), true)", name)[0])
+        return bool(self._asked(f"coalesce(bool_and(isfinite({duckdb_name(name)})), true)", name)[0])
 
     def _asked(self, selected: str, name: str) -> Any:
         files, storage = self._files(), self._engine.storage
@@ -132,7 +133,7 @@ def _rows(
     names = list(schema.fields)
     with engine.cursor() as cursor, read_errors(engine.storage, table, [file]):
         source = Source(cursor, engine.storage, table, schema, [file])
-        text = f"SELECT {', '.join(map(quoted, names))} FROM {source.relation(names, places=leaving is not None)}"
+        text = f"SELECT {', '.join(map(duckdb_name, names))} FROM {source.relation(names, places=leaving is not None)}"
         if leaving is not None:
             cursor.register("leaving", pa.table({ROW: vectors.rows_of(leaving)}))
             text += f" ANTI JOIN leaving USING ({ROW})"

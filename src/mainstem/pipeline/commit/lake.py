@@ -16,6 +16,7 @@ from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
 from mainstem.model.position import LogId, LogPosition
 from mainstem.pipeline.commit.keyindex import DataFile
+from mainstem.sql import spark_name
 from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of
 from mainstem.tables.layout import KEY, KINDS_PROPERTY, SINCE_PROPERTY, STATE_COLUMNS
 from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
@@ -227,7 +228,7 @@ class Lake:
 
     def identifier(self, name: TableName) -> str:
         """A table's name in SQL."""
-        return ".".join(quoted(part) for part in (self.catalog, *name.levels, name.table))
+        return ".".join(spark_name(part) for part in (self.catalog, *name.levels, name.table))
 
     def java_type(self, column_type: ColumnType) -> Any:
         """A type of Iceberg's own."""
@@ -306,7 +307,7 @@ class Lake:
 
     def _create_namespace(self, name: TableName) -> None:
         for depth in range(1, len(name.levels) + 1):
-            path = ".".join(quoted(level) for level in (self.catalog, *name.levels[:depth]))
+            path = ".".join(spark_name(level) for level in (self.catalog, *name.levels[:depth]))
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {path}")
 
     def _schema(self, columns: Sequence[tuple[str, ColumnType]]) -> Any:
@@ -348,11 +349,6 @@ class Lake:
         for index, value in enumerate(values):
             array[index] = value
         return array
-
-
-def quoted(part: str) -> str:
-    """An identifier in Spark's SQL."""
-    return "`" + part.replace("`", "``") + "`"
 
 
 def commit(operation: Any, method: str = "commit", *arguments: Any) -> None:

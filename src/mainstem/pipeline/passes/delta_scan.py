@@ -15,13 +15,14 @@ import msgspec
 import pyarrow as pa
 
 from mainstem.formats.delta import variant
-from mainstem.formats.delta.engine import ROW, Source, engine_of, quoted, read_errors
+from mainstem.formats.delta.engine import ROW, Source, engine_of, read_errors
 from mainstem.formats.delta.log import AddFile, Metadata
 from mainstem.formats.delta.schema import schema_of
 from mainstem.formats.delta.storage import storage_by_properties
 from mainstem.model.names import TableName
 from mainstem.pipeline.passes.delta_files import write_delta_files
 from mainstem.pipeline.passes.plan import OLD_ROW, TOMBSTONE, DeltaTarget
+from mainstem.sql import duckdb_name
 from mainstem.tables.evolution import Column
 from mainstem.tables.layout import CLOCKS, HLC, KEY, POSITION, SOURCE
 from mainstem.tables.types import VARIANT
@@ -94,11 +95,12 @@ def _read(scan: DeltaScan, files: Sequence[AddFile], names: Sequence[str], *more
     with engine_of(storage).cursor() as cursor, read_errors(storage, scan.target.path, list(files)):
         every = [*dict.fromkeys([*known, *(["_op", HLC] if where != "true" else [])])]
         relation = Source(cursor, storage, scan.target.path, schema, list(files)).relation(every, places=True)
-        rows = cursor.execute(f"SELECT {', '.join(map(quoted, wanted))} FROM {relation} WHERE {where}").to_arrow_table()
+        listed = ", ".join(map(duckdb_name, wanted))
+        rows = cursor.execute(f"SELECT {listed} FROM {relation} WHERE {where}").to_arrow_table()
         for name in scan.texts:
             before = schema_of(msgspec.convert({**scan.target.metadata, "schemaString": scan.target.before}, Metadata))
             relation = Source(cursor, storage, scan.target.path, before, list(files)).relation([name])
-            found = cursor.execute(f"SELECT {quoted(name)} FROM {relation}").to_arrow_table()
+            found = cursor.execute(f"SELECT {duckdb_name(name)} FROM {relation}").to_arrow_table()
             rows = rows.append_column(name, pa.array([_variant_text(each) for each in found[name].to_pylist()]))
     return rows
 

@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import ByteType, LongType, StringType, StructField, StructType
 
 from mainstem.model.names import TableName
-from mainstem.pipeline.commit.lake import quoted
 from mainstem.pipeline.passes.plan import CHANGE, OLD_ROW, TOMBSTONE, TableTask
-from mainstem.pipeline.source.rows import SEGMENT_SCHEMA, literal
+from mainstem.pipeline.source.rows import SEGMENT_SCHEMA
+from mainstem.sql import spark_name, spark_text
 from mainstem.tables.layout import CLOCKS, HLC, KEY, POSITION, SOURCE
 
 # The rows of a pass: those of segments, what tells evidence from changes, and how many changes a row stands for. Null
@@ -35,7 +35,7 @@ _JSON_OPTIONS = (
 def changes_as_rows(changes: DataFrame) -> DataFrame:
     """Rows of segments as rows of a pass."""
     return changes.selectExpr(
-        *(quoted(name) for name in SEGMENT_SCHEMA.names),
+        *(spark_name(name) for name in SEGMENT_SCHEMA.names),
         f"CAST({CHANGE} AS tinyint) AS evidence",
         "CAST(NULL AS string) AS clocks",
         "CAST(NULL AS bigint) AS stands_for",
@@ -44,7 +44,7 @@ def changes_as_rows(changes: DataFrame) -> DataFrame:
 
 def latest_as_rows(changes: DataFrame) -> DataFrame:
     """The last changes of their keys (see `latest_of_each_key`) as rows of a pass that writes nothing but a state."""
-    known = {name: quoted(name) for name in (*_STATE_COLUMNS, "stands_for")}
+    known = {name: spark_name(name) for name in (*_STATE_COLUMNS, "stands_for")}
     return _selected(changes, {**known, "evidence": f"CAST({CHANGE} AS tinyint)"})
 
 
@@ -52,7 +52,7 @@ def old_rows_as_evidence(rows: DataFrame, task: TableTask) -> DataFrame:
     """Rows of a state table."""
     # A column that came after the snapshot is missing in it, and in its rows.
     known = [column for column in task.columns if column.stored in rows.columns]
-    values = ", ".join(f"{quoted(column.stored)} AS {quoted(column.name)}" for column in known)
+    values = ", ".join(f"{spark_name(column.stored)} AS {spark_name(column.name)}" for column in known)
     return _rows(
         rows,
         task.table,
@@ -103,10 +103,10 @@ def history_as_rows(rows: DataFrame, table: TableName) -> DataFrame:
 
 
 def _rows(rows: DataFrame, table: TableName, known: dict[str, str]) -> DataFrame:
-    return _selected(rows, {**known, "namespace": literal(table.namespace), "table": literal(table.table)})
+    return _selected(rows, {**known, "namespace": spark_text(table.namespace), "table": spark_text(table.table)})
 
 
 def _selected(rows: DataFrame, known: dict[str, str]) -> DataFrame:
     return rows.selectExpr(
-        *(f"{known.get(name, f'CAST(NULL AS {kind})')} AS {quoted(name)}" for name, kind in _TYPES.items())
+        *(f"{known.get(name, f'CAST(NULL AS {kind})')} AS {spark_name(name)}" for name, kind in _TYPES.items())
     )

@@ -24,8 +24,9 @@ from mainstem.pipeline.plan.declared import partition_state
 from mainstem.pipeline.plan.evidence import deletes_as_evidence, old_rows_as_evidence
 from mainstem.pipeline.plan.rewrite import rewrite_columns
 from mainstem.pipeline.plan.writer import PREPARED_ROWS_MIN, Written, refuse_dropped
-from mainstem.pipeline.source.rows import keys_of, literal
+from mainstem.pipeline.source.rows import keys_of
 from mainstem.pipeline.source.segments import TableSlice, clocks_are_ordered
+from mainstem.sql import spark_text
 from mainstem.tables.evolution import Evolution, kinds_of, plan_evolution
 from mainstem.tables.layout import (
     DEAD_LETTER_COLUMNS,
@@ -327,7 +328,9 @@ class IcebergWriter:
         def rows(keys: KeyRange | None) -> DataFrame:
             every = self._lake.frame(self._lake.spark, state)
             # Iceberg leaves out files by the bounds of their keys.
-            some = every if keys is None else every.where(f"{KEY} BETWEEN {literal(keys.low)} AND {literal(keys.high)}")
+            some = every
+            if keys is not None:
+                some = every.where(f"{KEY} BETWEEN {spark_text(keys.low)} AND {spark_text(keys.high)}")
             return some.selectExpr(KEY, "_file AS path", "_pos AS row")
 
         return LiveRows(state.snapshot_id, files, self._rows(state), rows)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import functions as sf
 
-from mainstem.pipeline.commit.lake import Lake, LakeTable, Marks, quoted
+from mainstem.pipeline.commit.lake import Lake, LakeTable, Marks
 from mainstem.pipeline.session.spark import own_session
 from mainstem.pipeline.source.rows import spark_type
+from mainstem.sql import spark_name
 from mainstem.tables.evolution import Column
 from mainstem.tables.partitions import takes
 from mainstem.tables.types import STRING, VARIANT, ColumnType
@@ -25,7 +26,7 @@ def rewrite_columns(lake: Lake, table: LakeTable, columns: Sequence[Column], mar
     source = lake.spark.table(table.identifier)
     selected = []
     for field in source.schema.fields:
-        old = sf.col(quoted(field.name))
+        old = sf.col(spark_name(field.name))
         column = cast.get(field.name)
         if column is None:
             selected.append(old)
@@ -54,7 +55,7 @@ def _partitioned_by(table: LakeTable, new_types: Mapping[str, ColumnType]) -> st
     parts: list[str] = []
     for field in table.java.spec().fields():
         name = str(schema.findColumnName(field.sourceId()))
-        column = quoted(name)
+        column = spark_name(name)
         transform = str(field.transform().toString())
         if transform == "void" or not takes(transform.partition("[")[0], new_types.get(name)):
             continue

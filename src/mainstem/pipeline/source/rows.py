@@ -15,6 +15,7 @@ from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.pipeline.passes.stores import for_spark
 from mainstem.pipeline.source.segments import TableSlice
+from mainstem.sql import spark_text
 from mainstem.tables.types import ColumnType
 
 SEGMENT_SCHEMA = StructType(
@@ -46,11 +47,6 @@ _SPARK_TYPES = {
 }
 
 
-def literal(text: str) -> str:
-    """A string in Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def read_segments(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """The rows of some segments. The schema is explicit: no file is opened to plan."""
     return spark.read.schema(SEGMENT_SCHEMA).parquet(*(for_spark(path) for path in paths))
@@ -58,7 +54,7 @@ def read_segments(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 def of_table(rows: DataFrame, table: TableName, after: LogPosition | None) -> DataFrame:
     """One table's rows, past a position where some are not. Segments are sorted by table, so Parquet skips others."""
-    condition = f"namespace = {literal(table.namespace)} AND `table` = {literal(table.table)}"
+    condition = f"namespace = {spark_text(table.namespace)} AND `table` = {spark_text(table.table)}"
     return rows.where(condition if after is None else f"{condition} AND position > {int(after)}L")
 
 
@@ -70,7 +66,7 @@ def keys_of(spark: SparkSession, run: TableSlice) -> DataFrame:
 def without_tables(rows: DataFrame, tables: Sequence[TableName]) -> DataFrame:
     """The rows of all other tables."""
     for name in tables:
-        rows = rows.where(f"NOT (namespace = {literal(name.namespace)} AND `table` = {literal(name.table)})")
+        rows = rows.where(f"NOT (namespace = {spark_text(name.namespace)} AND `table` = {spark_text(name.table)})")
     return rows
 
 

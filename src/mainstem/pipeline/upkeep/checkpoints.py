@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mainstem.model.errors import NotFound
 from mainstem.model.names import TableName
 from mainstem.pipeline.commit.lake import Lake
-from mainstem.pipeline.source.rows import literal
+from mainstem.sql import spark_text
 from mainstem.wire.checkpoints import DOCUMENT, VERSION, CheckpointMade, CheckpointOrder, split_columns
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _history(spark: SparkSession, lake: Lake, order: CheckpointOrder, table: str
 
 
 def _of_changes(changes: DataFrame, table: str) -> DataFrame:
-    name = f"{literal(table)} AS table"
+    name = f"{spark_text(table)} AS table"
     written = changes.where("_op != 'delete'").select("_key", "_columns", "_hlc", "_source")
     cells = written.mapInArrow(split_rows, _CELLS).selectExpr(name, "*")
     deletes = changes.where("_op = 'delete'").selectExpr(

@@ -1,9 +1,12 @@
 """Frames of Kafka's protocol: four bytes of length, then a request whose head says which API it is for. No I/O."""
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mainstem.model.errors import Invalid
+
+Buffer = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct(">i")
 _HEAD = struct.Struct(">hhi")
@@ -54,7 +57,8 @@ class Framer:
                 raise FrameTooLarge(f"frame. expected=8 to {most} bytes got={length}")
             if end - start - 4 < length:
                 break
-            frames.append(bytes(source[start + 4 : start + 4 + length]))
+            with memoryview(source) as view:
+                frames.append(bytes(view[start + 4 : start + 4 + length]))
             start += 4 + length
         if source is buffer:
             del buffer[:start]
@@ -78,6 +82,6 @@ def read_head(frame: bytes) -> RequestHead:
     return RequestHead(api_key, version, correlation_id, client_id, 10 + length)
 
 
-def frame_of(parts: list[bytes | bytearray | memoryview]) -> bytes:
-    """One answer, with its length before it."""
-    return b"".join([_LENGTH.pack(sum(map(len, parts))), *parts])
+def framed(parts: Sequence[Buffer]) -> list[Buffer]:
+    """One message, with its length before it, as the buffers of one write."""
+    return [_LENGTH.pack(sum(map(len, parts))), *parts]

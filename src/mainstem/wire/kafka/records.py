@@ -119,6 +119,11 @@ def read_batch(records: bytes) -> BatchHead:
     return head
 
 
+def is_whole(batch: bytes) -> bool:
+    """Whether bytes are one batch as its checksum says."""
+    return len(batch) >= HEAD_BYTES and crc32c.crc32c(memoryview(batch)[CRC_START:]) == _CRC.unpack_from(batch, 17)[0]
+
+
 def assign(batch: bytes, base_offset: int, leader_epoch: int, append_time_ms: int | None = None) -> bytes:
     """The batch as the log keeps it: with its offset; and with the broker's time, where the topic wants that."""
     stored = bytearray(batch)

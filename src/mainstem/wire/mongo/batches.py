@@ -75,7 +75,7 @@ class DocumentOperation(msgspec.Struct, frozen=True, array_like=True, gc=False, 
     kind: Kind
     database: str
     collection: str
-    # The row's key, by `ordered.key_text` of the id.
+    # The row's key, by `keys.key_text` of the id.
     key: str
     # `{_id: …}` as BSON: the id with its exact type.
     id: bytes

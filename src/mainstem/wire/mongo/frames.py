@@ -312,6 +312,16 @@ def cursor_reply(name: str, documents: list[bytes], cursor_id: int, namespace: s
     return _I32.pack(len(inner) + len(tail) + 5) + inner + tail + b"\x00"
 
 
+def id_document(document: bytes, identity: Any) -> bytes:
+    """`{_id: …}` of a document whose id comes first: cut out of it, where the type says how long the id is."""
+    size = _FIXED.get(document[4])
+    if size is None and document[4] == 0x02:
+        size = 4 + _I32.unpack_from(document, 9)[0]
+    if size is None or document[5:9] != b"_id\x00":
+        return encode_document({"_id": identity})
+    return _I32.pack(size + 10) + document[4 : 9 + size] + b"\x00"
+
+
 def fields_of(document: dict[str, Any]) -> bytes:
     """The fields of a document, without its length and its end."""
     return encode_document(document)[4:-1]

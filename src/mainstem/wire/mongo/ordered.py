@@ -1,17 +1,14 @@
-"""Values as bytes that sort as MongoDB sorts the values, and `_id`s as the text that keys a table's row.
+"""Values as bytes that sort as MongoDB sorts the values.
 
 `ordered` gives bytes whose plain order is BSON's comparison order, and that are equal for values that MongoDB holds
 equal (1, 1.0 and Decimal128("1")). Concatenated they are still in order, since no encoding is the beginning of another.
-So a store of bytes can look values up, walk ranges and sort without knowing any type.
-
-`key_text` is what stands in a table's `_key`: readable, and one text per id. A text stands for itself.
+So a store of bytes can look values up, walk ranges and sort without knowing any type. `from_ordered` reads them back.
 """
 
 # ruff: noqa: PLR0911 - a closed union is read case by case, and each case returns.
 
 import decimal
 import math
-import re
 import struct
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,7 +19,6 @@ from bson.code import Code
 from bson.datetime_ms import DatetimeMS, _datetime_to_millis
 from bson.dbref import DBRef
 from bson.decimal128 import Decimal128
-from bson.errors import InvalidId
 from bson.int64 import Int64
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
@@ -41,11 +37,11 @@ _END = b"\x00"
 _NAN = bytes([NUMBER, 0])
 _NUMBER = bytes([NUMBER, 1])
 _EXACT, _INEXACT = b"\x00", b"\x01"
-_DEPTH_MAX = 200
+DEPTH_MAX = 200
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
 _EXACT_INT_MAX = 1 << 53
-_EXPONENT_BIAS = 1 << 15
+EXPONENT_BIAS = 1 << 15
 _DOUBLE_MAX = 1.7976931348623157e308
 _decimals = decimal.Context(prec=40, Emax=10_000, Emin=-10_000, traps=[])
 _pack_double = struct.Struct(">d").pack
@@ -59,8 +55,8 @@ def ordered(value: Any, depth: int = 0) -> bytes:
     simple = _SIMPLE.get(type(value))
     if simple is not None:
         return simple(value)
-    if depth > _DEPTH_MAX:
-        raise Invalid(f"value is nested too deep. expected=at most {_DEPTH_MAX} levels", reason="too_deep")
+    if depth > DEPTH_MAX:
+        raise Invalid(f"value is nested too deep. expected=at most {DEPTH_MAX} levels", reason="too_deep")
     if isinstance(value, Code):
         text = _text(str(value))
         if value.scope is None:
@@ -149,12 +145,12 @@ def _of_exact(value: decimal.Decimal) -> bytes:
 
 
 def _digits(value: decimal.Decimal) -> bytes:
-    sign, digits, exponent = _scientific(value)
-    encoded = struct.pack(">H", exponent + _EXPONENT_BIAS) + digits.encode() + _END
+    sign, digits, exponent = scientific(value)
+    encoded = struct.pack(">H", exponent + EXPONENT_BIAS) + digits.encode() + _END
     return bytes(byte ^ 0xFF for byte in encoded) if sign else encoded
 
 
-def _scientific(value: decimal.Decimal) -> tuple[int, str, int]:
+def scientific(value: decimal.Decimal) -> tuple[int, str, int]:
     """The sign, the digits without zeros around them, and the exponent of the first one."""
     sign, digits, exponent = value.as_tuple()
     text = "".join(map(str, digits)).lstrip("0")
@@ -201,98 +197,3 @@ _SIMPLE: dict[type, Callable[[Any], bytes]] = {
     MinKey: lambda value: bytes([MIN_KEY]),
     MaxKey: lambda value: bytes([MAX_KEY]),
 }
-
-# What begins a key that is not a text.
-_MARK = "$"
-_HEXADECIMAL = re.compile("(?:[0-9a-f]{2})+")
-# The longest number that `key_text` writes is a double with all of its digits; the largest exponent is Decimal128's.
-_NUMBER_LENGTH_MAX = 1_100
-_ADJUSTED_MAX = 10_000
-
-
-def key_text(value: Any) -> str:
-    """An `_id` as the key of its row. Ids that MongoDB holds equal have one key, others have different ones."""
-    kind = type(value)
-    if kind is str:
-        return f"{_MARK}s:{value}" if value.startswith(_MARK) else value
-    if kind is ObjectId:
-        return f"{_MARK}oid:{value}"
-    if kind is bool:
-        return f"{_MARK}b:{'true' if value else 'false'}"
-    if isinstance(value, int):
-        return f"{_MARK}n:{int(value)}" if -_SIGN <= value < _SIGN else _number_text(decimal.Decimal(value))
-    if kind is float:
-        return _number_text(decimal.Decimal(value))
-    if kind is Decimal128:
-        return _number_text(value.to_decimal())
-    if isinstance(value, Binary) and value.subtype == 4 and len(value) == 16:
-        return f"{_MARK}uuid:{uuid.UUID(bytes=bytes(value))}"
-    return f"{_MARK}x:{ordered(value).hex()}"
-
-
-def id_of_key(key: str) -> Any:
-    """The `_id` that a row has which came through another door, by its key: numbers as they are most often written."""
-    if not key.startswith(_MARK):
-        return key
-    kind, _, text = key[1:].partition(":")
-    try:
-        match kind:
-            case "s" if text.startswith(_MARK):
-                return text
-            case "oid":
-                found: Any = ObjectId(text)
-            case "b":
-                found = text == "true"
-            case "n":
-                found = int(text)
-            case "uuid":
-                found = Binary(uuid.UUID(text).bytes, 4)
-            case _:
-                return key
-    except (ValueError, InvalidId):
-        return key
-    # Another door's key may only look like one of ours: `$b:x`, `$n:01`.
-    return found if key_text(found) == key else key
-
-
-def key_bytes(key: str) -> bytes:
-    """The id that a key stands for, as ordered bytes."""
-    if key.startswith(_MARK):
-        kind, _, text = key[1:].partition(":")
-        if kind == "x" and _is_written_as_bytes(text):
-            return bytes.fromhex(text)
-        if kind == "n" and (number := _number_of(key, text)) is not None:
-            return _of_decimal(number)
-    return ordered(id_of_key(key))
-
-
-def _is_written_as_bytes(text: str) -> bool:
-    """Whether `key_text` writes an id in hexadecimal so: not one of another kind, nor another door's own text."""
-    return _HEXADECIMAL.fullmatch(text) is not None and int(text[:2], 16) not in (NUMBER, TEXT, OBJECT_ID, BOOLEAN)
-
-
-def _number_of(key: str, text: str) -> decimal.Decimal | None:
-    """The number that a key stands for, where `key_text` would write it so: other doors' keys may be any text."""
-    if len(text) > _NUMBER_LENGTH_MAX:
-        return None
-    try:
-        number = decimal.Decimal(text)
-        return number if _number_text(number) == key and abs(number.adjusted()) < _ADJUSTED_MAX else None
-    except (ValueError, ArithmeticError):
-        return None
-
-
-def _number_text(value: decimal.Decimal) -> str:
-    if value.is_nan():
-        return f"{_MARK}n:nan"
-    if value.is_infinite():
-        return f"{_MARK}n:{'inf' if value > 0 else '-inf'}"
-    if not value:
-        return f"{_MARK}n:0"
-    sign, digits, place = _scientific(value)
-    minus = "-" if sign else ""
-    if len(digits) - 1 <= place <= 18:
-        whole = int(digits + "0" * (place - len(digits) + 1))
-        if whole < _SIGN:
-            return f"{_MARK}n:{minus}{whole}"
-    return f"{_MARK}n:{minus}{digits[0]}.{digits[1:] or '0'}e{place}"

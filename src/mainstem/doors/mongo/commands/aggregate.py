@@ -1,6 +1,7 @@
 """aggregate: pipelines over collections, into collections, and change streams."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -22,6 +23,7 @@ from mainstem.doors.mongo.cursors import fitting
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.doors.mongo.server import hlc_of
 from mainstem.feeds.documents.checks import encode_checked, with_id
+from mainstem.feeds.documents.pushing import Answer, answer, plan
 from mainstem.feeds.documents.reading import Found, View
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.streams import ChangeStream, Place, StreamOptions, first_kept, parse_token
@@ -33,6 +35,8 @@ from mainstem.wire.mongo.ordered import ordered
 # Collections up to this size are read on the loop: a thread and a snapshot cost more than that.
 INLINE_DOCUMENTS_MAX = 1_000
 _PULLED_AT_ONCE = 1_000
+# How long a table may take to answer for a collection.
+PUSHED_S_MAX = 60.0
 _FIELDS = ("pipeline", "cursor", "explain", "allowDiskUse", "bypassDocumentValidation", "collation", "hint", "let")
 
 
@@ -135,6 +139,7 @@ async def _run(
     if counted := _counted(call, pipeline, collection):
         return iter([counted]), lambda: None
     size = 0 if collection is None or not collection.number else documents.state.last_place(collection)
+    answered = await _answered(call, pipeline, collection)
     if call.transaction is not None or (size <= INLINE_DOCUMENTS_MAX and not pipeline.reads):
         view = view_of(call)
         run = Run(scope, _Sources(view, call.database, known))
@@ -143,9 +148,25 @@ async def _run(
     db = documents.state.snapshot()
     view = View(documents.state, db)
     run = Run(scope, _Sources(view, call.database, known))
-    results = pipeline.run(_input(view, collection, pipeline), run)
+    if answered is None:
+        results = pipeline.run(_input(view, collection, pipeline), run)
+    else:
+        rest = compile_pipeline(list(pipeline.stages[answered.stages :]), frozenset(scope))
+        results = rest.run(answered.documents, run)
     first = await asyncio.to_thread(_pulled, results)
     return _pages(first, results), db.close
+
+
+async def _answered(call: Call, pipeline: Pipeline, collection: Collection | None) -> Answer | None:
+    """What the collection's table answers of the pipeline's start, where it does."""
+    if call.transaction is not None or collection is None or not pipeline.needs_collection or call.body.get("hint"):
+        return None
+    documents = call.door.documents
+    chosen = await plan(documents, collection, pipeline.stages)
+    if chosen.pushed is None:
+        return None
+    left_s = PUSHED_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
+    return await answer(documents, collection, chosen, min(left_s, PUSHED_S_MAX))
 
 
 def _input(view: View, collection: Collection | None, pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:

@@ -5,13 +5,14 @@ from typing import Any
 
 from bson.int64 import Int64
 
-from mainstem.documents import matched_offset, matcher, parse_filter, parse_projection, parse_sort
+from mainstem.documents import compile_pipeline, matched_offset, matcher, parse_filter, parse_projection, parse_sort
 from mainstem.documents.ast import EVERYTHING
 from mainstem.documents.paths import parse_path, reach
 from mainstem.documents.values import MISSING, is_array, order_key
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.cursors import FIRST_BATCH, Cursor, every, take
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
+from mainstem.feeds.documents import pushing
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.reading import Found, View
 from mainstem.feeds.documents.state import Collection
@@ -200,6 +201,8 @@ async def count(call: Call) -> Reply:
     view = view_of(call)
     if node == EVERYTHING and call.transaction is None:
         total = call.door.documents.state.count(collection)
+    elif (counted := await _counted(call, collection)) is not None:
+        total = counted
     else:
         total = 0
         wanted = skip + limit if limit else None
@@ -210,6 +213,18 @@ async def count(call: Call) -> Reply:
                 break
     total = max(0, total - skip)
     return {"n": min(total, limit) if limit else total}
+
+
+async def _counted(call: Call, collection: Collection) -> int | None:
+    """How many documents match, by the collection's table, where that answers."""
+    if call.transaction is not None or call.body.get("hint"):
+        return None
+    documents = call.door.documents
+    chosen = await pushing.plan(documents, collection, _stages("count", call.body))
+    answered = None if chosen.pushed is None else await pushing.answer(documents, collection, chosen, 30.0)
+    if answered is None:
+        return None
+    return int(answered.documents[0]["n"]) if answered.documents else 0
 
 
 @command("distinct", "key", "query", "collation", "hint", in_transaction=True)
@@ -266,6 +281,11 @@ async def explain(call: Call) -> Reply:
         "rejectedPlans": [],
     }
     reply: dict[str, Any] = {"explainVersion": "1", "queryPlanner": plan, "command": dict(inner)}
+    if name in ("aggregate", "count") and collection is not None:
+        chosen = await pushing.plan(call.door.documents, collection, _stages(name, inner))
+        reply["pushDown"] = {"answeredBy": "documents" if chosen.pushed is None else "columns", "reason": chosen.reason}
+        if chosen.pushed is not None:
+            reply["pushDown"] |= {"stages": chosen.pushed.stages, "sql": chosen.sql, "laysOverTheLog": chosen.latest}
     if call.body.get("verbosity", "allPlansExecution") != "queryPlanner" and collection is not None:
         examined = returned = 0
         passes = matcher(node)
@@ -280,6 +300,12 @@ async def explain(call: Call) -> Reply:
             "totalDocsExamined": examined,
         }
     return reply
+
+
+def _stages(name: str, inner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if name == "aggregate":
+        return list(compile_pipeline(inner.get("pipeline")).stages)
+    return [{"$match": dict(inner.get("query") or {})}, {"$count": "n"}]
 
 
 def _explained(name: str, inner: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

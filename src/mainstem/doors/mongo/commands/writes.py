@@ -1,6 +1,6 @@
 """insert, update, delete: each statement against what is there, all of a command in one batch of the log."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mainstem.admission import Role
@@ -22,10 +22,14 @@ from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
 from mainstem.feeds.documents.reading import Found
 from mainstem.feeds.documents.writing import Change, Retry, Unit
-from mainstem.model.errors import MainstemError
+from mainstem.model.errors import Invalid, MainstemError
 from mainstem.wire.mongo.batches import Kind
 from mainstem.wire.mongo.frames import decode_document, encode_document
 
+# Documents, and bytes of them, that are inserted at once.
+AHEAD_MIN, AHEAD_MAX = 4, 512
+AHEAD_BYTES_MAX = 4 * 1024 * 1024
+_ONE = {"n": 1}
 _EVERY_WRITE = ("ordered", "bypassDocumentValidation", "stmtId", "stmtIds", "let")
 
 
@@ -54,12 +58,23 @@ def answered(call: Call, unit: Unit) -> dict[int, bytes]:
     return call.door.documents.state.answered(unit.retry.session, unit.retry.number)
 
 
+def _note(unit: Unit, numbers: Iterable[int], answer: dict[str, Any] = _ONE) -> None:
+    """Keep what statements are answered, for a retry of theirs."""
+    if unit.retry is not None and not unit.is_transaction:
+        unit.draft.answers |= dict.fromkeys(numbers, b"" if answer == _ONE else encode_document(answer))
+
+
 async def run_statements(
-    call: Call, unit: Unit, statements: list[Any], run: Callable[[int, Any], Awaitable[dict[str, Any]]]
+    call: Call,
+    unit: Unit,
+    statements: list[Any],
+    run: Callable[[int, Any], Awaitable[dict[str, Any]]],
+    ahead: Callable[[Sequence[Any]], int] | None = None,
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[dict[str, Any]]]:
     """Run one statement after another; what each was answered, and the errors by index.
 
-    A statement that was answered before, in an attempt whose answer was lost, is answered the same again.
+    A statement that was answered before, in an attempt whose answer was lost, is answered the same again. `ahead` does
+    several at once, each of which changes one document, and says how many.
     """
     count = len(statements)
     if not 1 <= count <= BATCH_MAX:
@@ -70,15 +85,28 @@ async def run_statements(
     known = answered(call, unit)
     results: list[tuple[int, dict[str, Any]]] = []
     errors: list[dict[str, Any]] = []
+    through, glance = 0, AHEAD_MAX if ahead is not None and not known else 0
     for index, statement in enumerate(statements):
+        if index < through:
+            continue
         number = numbers[index] if numbers else first + index
+        if ahead is not None and glance:
+            done = ahead(statements[index : index + glance])
+            # Where many are refused, fewer are looked at: each look ahead is lost beyond the first of those.
+            glance = min(AHEAD_MAX, glance * 2) if done == glance else max(AHEAD_MIN, done)
+            through = index + done
+            results += [(at, _ONE) for at in range(index, through)]
+            _note(unit, numbers[index:through] if numbers else range(number, number + done))
+            if unit.draft.is_full:
+                await unit.flush()
+            if done:
+                continue
         if number in known:
             results.append((index, decode_document(known[number]) if known[number] else {"n": 1}))
             continue
         try:
             answer = await run(index, statement)
-            if unit.retry is not None and not unit.is_transaction:
-                unit.draft.answers[number] = b"" if answer == {"n": 1} else encode_document(answer)
+            _note(unit, [number], answer)
             results.append((index, answer))
         except MainstemError as error:
             failed = failure(error)
@@ -120,8 +148,28 @@ async def insert(call: Call) -> Reply:
         await unit.attempt(action)
         return {"n": 1}
 
-    results, errors = await run_statements(call, unit, call.documents("documents"), run)
+    def ahead(documents: Sequence[Any]) -> int:
+        collection = unit.find_collection(call.database, name)
+        return 0 if collection is None else unit.insert_free(collection, _readable(documents, unit))
+
+    results, errors = await run_statements(call, unit, call.documents("documents"), run, ahead)
     return _reply(len(results), errors)
+
+
+def _readable(documents: Sequence[Any], unit: Unit) -> list[tuple[bytes, dict[str, Any]]]:
+    """Documents from the first one on, up to one that is refused, or so many bytes."""
+    found: list[tuple[bytes, dict[str, Any]]] = []
+    size = 0
+    try:
+        for document in documents:
+            if not isinstance(document, bytes) or size > AHEAD_BYTES_MAX:
+                break
+            found.append(with_id(document, decode_document(document), unit.writer.new_id))
+            size += len(document)
+    except Invalid:
+        # The one that is refused is looked at by itself.
+        pass
+    return found
 
 
 def _document(value: Any) -> Mapping[str, Any]:

@@ -1,0 +1,381 @@
+"""Dead letters: counted by table and reason, listed, and sent again. See `doors.admin.letters` for what is told.
+
+A replay is a batch of one change, whose source and sequence are made of the letter. The dedup of the log therefore
+knows which letters were replayed, across restarts and backups: that is their mark, and nothing else keeps one.
+"""
+
+import asyncio
+import hashlib
+import logging
+import zlib
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainstem.admission import Intake, Principal
+from mainstem.admission.intake import Ticket
+from mainstem.app.pages.tables import shown_name
+from mainstem.catalog import Catalog
+from mainstem.doors.admin import letters as door
+from mainstem.doors.admin.server import DeadLetterStatus
+from mainstem.model import (
+    Batch,
+    Change,
+    Denied,
+    Encoding,
+    Hlc,
+    Invalid,
+    NotFound,
+    Operation,
+    SourceId,
+    TableName,
+    parse_table_name,
+)
+from mainstem.model.names import DEAD_LETTERS_SUFFIX
+from mainstem.query.engine import QueryEngine, QueryRequest
+from mainstem.query.ports import LoadedTable
+from mainstem.sql import duckdb_name, duckdb_text
+
+logger = logging.getLogger(__name__)
+
+# Sources of replays. The gate refuses this prefix to clients.
+SOURCE = "dead-letters/"
+# So many positions share a source: then no source has more gaps than dedup keeps.
+_POSITIONS_PER_SOURCE = 512
+REASONS_MAX = 20
+OTHER_REASONS = "other"
+# How often tables are looked at, and at most so many of them.
+COUNT_INTERVAL_S = 5.0
+TABLES_MAX = 1_000
+# What varies from letter to letter stands between quotes.
+_REASON = "regexp_replace(_reason, '''.*''', '''…''')"
+_COLUMNS = (
+    "_position, _hlc, _op, _key, _columns, _before, _source, _sequence, _id, _time, _source_time, _metadata, _reason"
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Row(NamedTuple):
+    """A letter as its table has it."""
+
+    position: int
+    hlc: int
+    op: str
+    key: str
+    columns: str | None
+    before: str | None
+    source: str
+    sequence: int | None
+    id: str | None
+    time: datetime | None
+    source_time: datetime | None
+    metadata: str | None
+    reason: str
+
+    @property
+    def number(self) -> int:
+        """What dedup knows the letter by: of its whole content, since positions of another log may be the same."""
+        told = msgspec.json.encode([*self[:9], self.reason])
+        return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big") >> 2
+
+    @property
+    def letter_id(self) -> str:
+        return f"{self.position}-{self.number:x}"
+
+
+class DeadLetters:
+    """Counts, lists and replays. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        in_delta: Callable[[TableName], LoadedTable | None],
+        engine: QueryEngine,
+        intake: Intake,
+        kind_of: Callable[[TableName], str],
+    ) -> None:
+        """`kind_of` says of which kind a door's own table is: empty for every other."""
+        self._catalog = catalog
+        self._in_delta = in_delta
+        self._engine = engine
+        self._intake = intake
+        self._kind_of = kind_of
+        self._news = asyncio.Event()
+        # By logical table: at which version it was counted, and what was found.
+        self._counted: dict[TableName, tuple[object, DeadLetterStatus]] = {}
+
+    @property
+    def counts(self) -> dict[str, DeadLetterStatus]:
+        """What was found when it was counted last, by table."""
+        return {str(name): found for name, (_, found) in sorted(self._counted.items())}
+
+    def committed(self, table: TableName) -> None:
+        """A table has a new snapshot."""
+        if table.table.endswith(DEAD_LETTERS_SUFFIX):
+            self._news.set()
+
+    async def run(self) -> None:
+        """Keep the counts up to date, until cancelled."""
+        while True:
+            self._news.clear()
+            try:
+                await self.count()
+            # The task's edge: it is tried again, and the doors stay open meanwhile.
+            except Exception as error:
+                logger.warning("dead letters could not be counted: %s", error)
+            await asyncio.sleep(COUNT_INTERVAL_S)
+
+    async def count(self) -> None:
+        """Count the letters of each table that has changed."""
+        versions = await asyncio.to_thread(self._versions)
+        for gone in self._counted.keys() - versions.keys():
+            del self._counted[gone]
+        for name, version in versions.items():
+            known = self._counted.get(name)
+            if known is None or known[0] != version:
+                self._counted[name] = version, await self._count(name)
+
+    def _versions(self) -> dict[TableName, object]:
+        found: dict[TableName, object] = {}
+        for state in self._catalog.tables():
+            if not state.table.table.endswith(DEAD_LETTERS_SUFFIX) or len(found) >= TABLES_MAX:
+                continue
+            version: object = state.snapshot_id
+            if version is None and (delta := self._in_delta(state.table)) is not None and delta.delta is not None:
+                version = ("delta", delta.delta.state.version)
+            if version is not None:
+                found[state.table.logical] = version
+        return found
+
+    async def _count(self, name: TableName) -> DeadLetterStatus:
+        sql = f"SELECT {_REASON} AS reason, count(*) FROM {_table(name)} GROUP BY 1 ORDER BY 2 DESC, 1"
+        reasons: dict[str, int] = {}
+        for reason, count in await self._ask(sql, 10_000):
+            kept = str(reason) if len(reasons) < REASONS_MAX else OTHER_REASONS
+            reasons[kept] = reasons.get(kept, 0) + int(count)
+        return DeadLetterStatus(total=sum(reasons.values()), replayed=self._replayed(name), reasons=reasons)
+
+    def _replayed(self, name: TableName) -> int:
+        return self._intake.gate.dedup.count_of(_source_prefix(name))
+
+    # What the door asks
+
+    async def letters(
+        self, principal: Principal, name: str, *, limit: int, before: int | None, reason: str | None
+    ) -> door.Letters:
+        """Some of a table's letters, the newest first."""
+        table = shown_name(name, principal).logical
+        wanted = [] if before is None else [f"_position < {before}"]
+        wanted += [] if reason is None else [f"{_REASON} = {duckdb_text(reason)}"]
+        where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
+        sql = f"SELECT {_COLUMNS} FROM {_table(table)}{where} ORDER BY _position DESC"
+        try:
+            rows = [_Row(*row) for row in await self._ask(sql, limit + 1)]
+            counts = await self._count(table)
+        except NotFound:
+            return door.Letters(letters=[], truncated=False, total=0, replayed=0, reasons={})
+        return door.Letters(
+            letters=[self._shown(table, row) for row in rows[:limit]],
+            truncated=len(rows) > limit,
+            total=counts.total,
+            replayed=counts.replayed,
+            reasons=counts.reasons,
+        )
+
+    async def replay(self, principal: Principal, name: str, asked: door.Replay) -> door.Replayed:
+        """Send letters again."""
+        table = parse_table_name(name)
+        if not principal.may_read(table):
+            raise NotFound(f"table does not exist. got={name[:300]}")
+        if not principal.may_write(table):
+            raise Denied(f"the token does not let {principal.sub!r:.100} write this table. got={table}")
+        if kind := self._kind_of(table):
+            raise Invalid(f"a table that a door of its own fills takes no replay. got={table}, a {kind}")
+        rows, remaining, failures = await self._chosen(table, asked)
+        mends = {mend.id: mend for mend in asked.letters}
+        tickets: list[tuple[str, Ticket]] = []
+        try:
+            for row in rows:
+                mend = mends.get(row.letter_id)
+                columns, drop = (mend.columns, mend.drop) if mend else (asked.columns, asked.drop)
+                try:
+                    batch = _batch(table, row, columns, drop, self._intake.gate.limits.check_event)
+                    tickets.append((row.letter_id, self._intake.take(batch)))
+                except Invalid as error:
+                    failures.append(door.NotReplayed(id=row.letter_id, error=str(error)))
+        finally:
+            # Also where one found no room: those before it are on their way.
+            outcomes = [ticket.outcome for _, ticket in tickets if ticket.outcome is not None]
+            if outcomes:
+                await asyncio.wait(outcomes)
+        return self._told(table, tickets, failures, remaining)
+
+    def _told(
+        self, table: TableName, tickets: list[tuple[str, Ticket]], failures: list[door.NotReplayed], remaining: bool
+    ) -> door.Replayed:
+        durable = 0
+        for letter_id, ticket in tickets:
+            if not ticket.failed:
+                durable += not ticket.duplicate
+            elif ticket.outcome is not None:
+                error = None if ticket.outcome.cancelled() else ticket.outcome.exception()
+                failures.append(door.NotReplayed(id=letter_id, error=str(error or "the server is stopping")))
+        if table in self._counted:
+            version, counts = self._counted[table]
+            told = msgspec.structs.replace(counts, replayed=self._replayed(table))
+            self._counted[table] = version, told
+        duplicates = sum(ticket.duplicate and not ticket.failed for _, ticket in tickets)
+        return door.Replayed(replayed=durable, duplicates=duplicates, failures=failures, remaining=remaining)
+
+    async def _chosen(self, table: TableName, asked: door.Replay) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
+        """The letters that are meant, whether there are more, and which of them are not there."""
+        ways = [bool(asked.letters), asked.reason is not None, asked.all]
+        if sum(ways) != 1:
+            raise Invalid("what to replay. expected=one of letters, reason and all got=" + str(sum(ways)))
+        if not asked.letters:
+            return await self._every(table, asked.reason)
+        positions = sorted({int(mend.id.partition("-")[0]) for mend in asked.letters})
+        sql = f"SELECT {_COLUMNS} FROM {_table(table)} WHERE _position IN ({', '.join(map(str, positions))})"
+        found = {row.letter_id: row for row in await self._rows(sql, door.LETTERS_MAX * 2)}
+        wanted = list(dict.fromkeys(mend.id for mend in asked.letters))
+        missing = [door.NotReplayed(id=each, error="no such dead letter") for each in wanted if each not in found]
+        return [found[each] for each in wanted if each in found], False, missing
+
+    async def _every(self, table: TableName, reason: str | None) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
+        """Letters of a reason, or all, that were not replayed yet: the oldest first, as many as one call takes."""
+        wanted = "" if reason is None else f" AND {_REASON} = {duckdb_text(reason)}"
+        found: list[_Row] = []
+        after = -1
+        while len(found) <= door.LETTERS_MAX:
+            sql = f"SELECT {_COLUMNS} FROM {_table(table)} WHERE _position > {after}{wanted} ORDER BY _position"
+            rows = await self._rows(sql, door.LETTERS_MAX * 4)
+            found += [row for row in rows if not self._is_replayed(table, row)]
+            if len(rows) < door.LETTERS_MAX * 4:
+                break
+            after = rows[-1].position
+        return found[: door.LETTERS_MAX], len(found) > door.LETTERS_MAX, []
+
+    async def _rows(self, sql: str, limit: int) -> list[_Row]:
+        try:
+            return [_Row(*row) for row in await self._ask(sql, limit)]
+        except NotFound:
+            return []
+
+    async def _ask(self, sql: str, limit: int) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        async with self._engine.open(QueryRequest(sql=sql, limit=limit)) as running:
+            async for batch in running.batches():
+                rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return rows
+
+    def _is_replayed(self, table: TableName, row: _Row) -> bool:
+        return self._intake.gate.dedup.has(_source(table, row), row.number)
+
+    def _shown(self, table: TableName, row: _Row) -> door.Letter:
+        return door.Letter(
+            id=row.letter_id,
+            position=row.position,
+            key=row.key,
+            operation=row.op,
+            columns=_json(row.columns),
+            before=_json(row.before),
+            source=row.source,
+            arrived_ms=None if row.time is None else round(row.time.timestamp() * 1000),
+            reason=row.reason,
+            replayed=self._is_replayed(table, row),
+        )
+
+
+def _batch(
+    table: TableName, row: _Row, columns: dict[str, Any], drop: Iterable[str], check: Callable[[int], None]
+) -> Batch:
+    """The change, as it came or mended, under its own clock."""
+    change = Change(
+        namespace=table.namespace,
+        table=table.table,
+        key=row.key,
+        operation=Operation(row.op),
+        columns=None if row.op == Operation.DELETE else _mended(row.columns, columns, frozenset(drop)),
+        before=_object(row.before),
+        hlc=Hlc(row.hlc),
+        source=_source(table, row),
+        batch_sequence=row.number,
+        sequence=row.sequence,
+        id=row.id,
+        source_time_ms=None if row.source_time is None else round(row.source_time.timestamp() * 1000),
+        metadata={**(_object(row.metadata) or {}), "deadLetter": row.letter_id, "deadLetterSource": row.source},
+    )
+    try:
+        payload = _encode([change])
+    except OverflowError as error:
+        raise Invalid("a number of the letter has more than 64 bits: give the column as text") from error
+    check(len(payload))
+    return Batch(
+        source=change.source,
+        sequence=row.number,
+        count=1,
+        encoding=Encoding.CHANGES,
+        payload=payload,
+        fingerprint=zlib.crc32(payload),
+        tables=frozenset({table}),
+        hlc_max=Hlc(row.hlc),
+    )
+
+
+def _mended(text: str | None, columns: dict[str, Any], drop: frozenset[str]) -> dict[str, Any]:
+    own = {} if text is None else _decode_raw(text)
+    kept = {name: value for name, value in own.items() if name not in drop and name not in columns}
+    return {name: _exact(name, value) for name, value in kept.items()} | columns
+
+
+def _decode_raw(text: str) -> dict[str, msgspec.Raw]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        # Not an object: that may be why it did not fit. Nothing of it is kept but what it is mended with.
+        return {}
+
+
+def _exact(name: str, raw: msgspec.Raw) -> Any:
+    """A value, where reading it loses nothing."""
+
+    def exact_float(text: str) -> float:
+        value = float(text)
+        if Decimal(text) != Decimal(repr(value)):
+            raise ValueError(text)
+        return value
+
+    try:
+        return msgspec.json.Decoder(float_hook=exact_float).decode(raw)
+    except (msgspec.DecodeError, ValueError, ArithmeticError) as error:
+        raise Invalid(
+            f"a number is finer than 64 bits: give the column as text in `columns`. column={name[:100]!r} got={error}"
+        ) from error
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    found = _json(text)
+    return found if isinstance(found, dict) else None
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return None if text is None else msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _source_prefix(table: TableName) -> str:
+    return f"{SOURCE}{hashlib.blake2b(str(table).encode(), digest_size=8).hexdigest()}/"
+
+
+def _source(table: TableName, row: _Row) -> SourceId:
+    return SourceId(f"{_source_prefix(table)}{row.position // _POSITIONS_PER_SOURCE}")
+
+
+def _table(name: TableName) -> str:
+    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.dead_letters.table)}"

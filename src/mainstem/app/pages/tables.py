@@ -1,0 +1,170 @@
+"""One table, looked at closely: see `doors.admin.tables` for what is told."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mainstem.admission import Principal
+from mainstem.app.insight import Observer
+from mainstem.app.pages.describing import ShownTable, by_id, current_of, snapshot_view, type_words, view_of
+from mainstem.catalog import Catalog, Commit, TableIdent
+from mainstem.catalog.rollback import rollback_commit
+from mainstem.doors.admin import tables as door
+from mainstem.doors.admin.server import Status, TableStatus
+from mainstem.model import DEFAULT_NAMESPACE, Denied, Invalid, Lineage, NotFound, TableName
+from mainstem.runtime.clock import Clock
+
+
+def shown_name(text: str, principal: Principal) -> TableName:
+    """A table's name, its history's or its dead letters', as far as it exists for the principal."""
+    namespace, _, table = text.rpartition(".")
+    name = TableName(namespace or DEFAULT_NAMESPACE, table)
+    if not table or not principal.may_read(name):
+        raise NotFound(f"table does not exist. got={text[:300]}")
+    return name
+
+
+class Tables:
+    """Answers the door's questions about one table."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        observer: Observer,
+        status: Callable[[], Status],
+        lineage: Callable[[], Lineage],
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._observer = observer
+        self._status = status
+        self._lineage = lineage
+        self._clock = clock
+
+    async def detail(self, principal: Principal, name: str) -> door.TableDetail:
+        """One table."""
+        asked = shown_name(name, principal)
+        status = self._status().tables.get(str(asked.logical))
+        return await asyncio.to_thread(self._detail, asked, status, principal.may_write(asked))
+
+    async def snapshots(self, principal: Principal, name: str, limit: int) -> door.Snapshots:
+        """Its snapshots, the latest first."""
+        return await asyncio.to_thread(self._snapshots, shown_name(name, principal), limit)
+
+    async def difference(self, principal: Principal, name: str, before: str, after: str) -> door.Difference:
+        """What changed between two of them."""
+        return await asyncio.to_thread(self._difference, shown_name(name, principal), before, after)
+
+    async def files(self, principal: Principal, name: str, limit: int) -> door.Files:
+        """Its data files, the largest first."""
+        return await asyncio.to_thread(self._files, shown_name(name, principal), limit)
+
+    async def roll_back(self, principal: Principal, name: str, snapshot_id: str) -> door.RolledBack:
+        """Put it back to an earlier snapshot."""
+        asked = shown_name(name, principal)
+        if not principal.may_write(asked):
+            raise Denied(f"the token does not let {principal.sub!r:.100} write this table. got={asked}")
+        return await asyncio.to_thread(self._roll_back, asked, int(snapshot_id))
+
+    # In a thread
+
+    def _load(self, name: TableName, commits_max: int) -> ShownTable:
+        found = self._observer.load(name, commits_max)
+        if found is None:
+            raise NotFound(f"table does not exist. got={name}")
+        return found
+
+    def _detail(self, name: TableName, status: TableStatus | None, may_write: bool) -> door.TableDetail:
+        table = self._load(name, door.SNAPSHOTS_MAX)
+        rows = self._observer.rows(table, table.latest(10))
+        lag = 0 if status is None else status.lag_changes
+        committed = (current_of(table.document) or {}).get("timestamp-ms")
+        behind_s = 0.0 if not lag else (self._clock.now_ms() - (committed or self._clock.now_ms())) / 1000
+        others = (name.history, name.dead_letters) if name == name.logical else ()
+        there = [self._exists(each) for each in others] or [None, None]
+        return door.TableDetail(
+            view=view_of(table, self._lineage(), rows, lag, None if status is None else status.error),
+            freshness=door.Freshness(lag_changes=lag, behind_s=round(behind_s, 1), last_commit_ms=committed),
+            properties={key: str(value) for key, value in (table.document.get("properties") or {}).items()},
+            history=there[0],
+            dead_letters=there[1],
+            may_write=may_write,
+        )
+
+    def _exists(self, name: TableName) -> str | None:
+        return None if self._observer.load(name, 1) is None else str(name)
+
+    def _snapshots(self, name: TableName, limit: int) -> door.Snapshots:
+        table = self._load(name, limit)
+        shown = table.latest(limit)
+        rows = self._observer.rows(table, shown)
+        views = [snapshot_view(each, self._lineage(), rows) for each in reversed(shown)]
+        return door.Snapshots(snapshots=views, total=table.snapshot_count)
+
+    def _difference(self, name: TableName, before: str, after: str) -> door.Difference:
+        table = self._load(name, door.SNAPSHOTS_MAX)
+        old, new = (_snapshot(table, each) for each in (before, after))
+        rows = self._observer.rows(table, [old, new])
+        views = [snapshot_view(each, self._lineage(), rows) for each in (old, new)]
+        return door.Difference(before=views[0], after=views[1], columns=_column_changes(table, old, new))
+
+    def _files(self, name: TableName, limit: int) -> door.Files:
+        table = self._load(name, 1)
+        if table.format == "delta":
+            other = self._catalog.other_inventory(name)
+            if other is None:
+                raise NotFound(f"table does not exist. got={name}")
+            inventory = other.inventory
+        else:
+            inventory = self._catalog.inventories.take(table.document)
+        location = str(table.document.get("location", "")).rstrip("/") + "/"
+        largest = sorted(inventory.files, key=lambda file: (-file.size_bytes, file.path))[:limit]
+        files = [
+            door.DataFile(
+                path=file.path.removeprefix(location),
+                partition=file.partition,
+                rows=file.rows,
+                deleted_rows=file.deleted_rows,
+                bytes=file.size_bytes,
+                delete_files=file.delete_files,
+            )
+            for file in largest
+        ]
+        return door.Files(files=files, total=len(inventory.files), delete_files=inventory.delete_files)
+
+    def _roll_back(self, name: TableName, snapshot_id: int) -> door.RolledBack:
+        table = self._load(name, 1)
+        if table.format != "iceberg":
+            raise Invalid(f"only Iceberg tables can be put back here. got={name}, a {table.format} table")
+        target = _snapshot(table, str(snapshot_id))
+        was = (current_of(table.document) or {}).get("snapshot-id")
+        requirements, updates = rollback_commit(table.document, target["snapshot-id"])
+        ident = TableIdent(name.levels, name.table)
+        self._catalog.commit_table(Commit(ident, requirements, updates))
+        return door.RolledBack(snapshot_id=str(snapshot_id), was=str(was))
+
+
+def _snapshot(table: ShownTable, snapshot_id: str) -> Any:
+    for snapshot in table.document.get("snapshots") or ():
+        if str(snapshot.get("snapshot-id")) == snapshot_id:
+            return snapshot
+    raise NotFound(f"snapshot does not exist. table={table.name} got={snapshot_id[:40]}")
+
+
+def _column_changes(table: ShownTable, old: Any, new: Any) -> list[door.ColumnChange]:
+    before, after = (_columns(table, each) for each in (old, new))
+    found = []
+    for number in sorted(before.keys() | after.keys()):
+        was, now = before.get(number), after.get(number)
+        if was != now:
+            name = (now or was or ("", ""))[0]
+            shown = [None if each is None else " ".join(each) for each in (was, now)]
+            found.append(door.ColumnChange(name=name, before=shown[0], after=shown[1]))
+    return found
+
+
+def _columns(table: ShownTable, snapshot: Any) -> dict[int, tuple[str, str]]:
+    document = table.document
+    schema_id = snapshot.get("schema-id", document.get("current-schema-id"))
+    schema = by_id(document.get("schemas"), "schema-id", schema_id)
+    return {field["id"]: (field["name"], type_words(field["type"])) for field in schema.get("fields", ())}
