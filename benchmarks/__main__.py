@@ -17,6 +17,8 @@ from benchmarks import (
     idle,
     ingest,
     kafka,
+    kafka_rows,
+    kafka_scale,
     mongo,
     mongo_large,
     queries,
@@ -45,6 +47,8 @@ SECTIONS = {
     "kafka": kafka,
     "mongo": mongo,
     "mongo_large": mongo_large,
+    "kafkascale": kafka_scale,
+    "kafkarows": kafka_rows,
 }
 
 

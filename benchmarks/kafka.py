@@ -7,6 +7,7 @@ other. The client is Python on the same machine: on two cores it takes about as 
 """
 
 import asyncio
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +95,8 @@ def _measure(bootstrap: str, seconds: float, pid: int) -> Measured:
         produced[size] = count / took_s
         consumed[size] = count / kafka_load.consume(bootstrap, topic, count)
     kafka_load.make_topic(bootstrap, "latency")
+    # What the system still has to write of the load before is not part of the way of a record at this rate.
+    os.sync()
     times_ms = kafka_load.end_to_end(bootstrap, "latency", RATE, seconds)
     rss_mib = psutil.Process(pid).memory_info().rss / (1 << 20)
     print(f"  {bootstrap}: {produced=} {consumed=} p50={percentile(times_ms, 50):.1f} ms", flush=True)

@@ -29,10 +29,18 @@ def memory_mib(server: ServerProcess) -> dict[str, float]:
     for child in gateway.children(recursive=True):
         # Some live only for a moment, as the shell that starts the JVM does.
         with suppress(psutil.Error):
+            if _is_half_born(child):
+                continue
             line = " ".join(child.cmdline())
             part = "gateway" if "sealer" in line or "query.worker" in line else "pipeline"
             sums[part] += child.memory_info().rss / MIB
     return sums
+
+
+def _is_half_born(process: psutil.Process) -> bool:
+    """Whether a JVM is just starting it: until it runs its own program it is seen with all of the JVM's memory."""
+    parent = process.parent()
+    return parent is not None and parent.name() == "java" and process.exe() == parent.exe()
 
 
 async def run(report: Report, folder: Path, *, small: bool) -> None:

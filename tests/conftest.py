@@ -71,6 +71,7 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.letters": {"columns": {"price": "decimal(10,2)"}},
             "default.letters_in_delta": {"columns": {"price": "decimal(10,2)"}, "format": "delta"},
+            "console.letters": {"columns": {"price": "decimal(10,2)"}},
             "default.only_state": {"history": False},
             "default.vectors": {"format_version": 3, "history": False},
             "default.own_vectors": {"format_version": 3, "history": False},

@@ -17,6 +17,8 @@ def kafka_lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer
         pipeline=True,
         log={"segment_retention_s": 0.0},
         tail_bytes_max=1 << 20,
+        # Old records are to come from the tables.
+        kept_bytes_max=0,
         retention_check_s=1.0,
     )
     asyncio.run(started.start())

@@ -101,6 +101,19 @@ def numbered(number: int) -> list[Any]:
     return [insert("orders", number, {"n": number})]
 
 
+async def test_a_client_whose_server_is_down_says_so_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    with sockets.socket() as taken:
+        # Bound, and nobody listens: a connection is refused.
+        taken.bind(("127.0.0.1", 0))
+        url = f"ws://127.0.0.1:{taken.getsockname()[1]}/ws"
+        with pytest.raises(Overloaded, match="connection refused"):
+            async with CdcClient(url, source="early", open_timeout_s=1.0, backoff=Backoff(wait_s_min=0.01)):
+                pass
+    (told,) = [record for record in caplog.records if record.name == "mainstem.client.cdc"]
+    assert told.levelname == "WARNING"
+    assert told.message == f"no connection to {url}: connection refused (is the server up?). Trying again."
+
+
 async def test_send_durable_persisted() -> None:
     async with Site().serving() as site, quick(site) as client:
         receipt = await client.send(

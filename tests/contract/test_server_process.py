@@ -72,6 +72,31 @@ async def test_no_process_outlives_the_gateway(tmp_path: Path, end: signal.Signa
     await server.stop()
 
 
+async def test_without_java_it_accepts_and_says_in_a_sentence_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    async with ServerProcess(tmp_path, WHOLE) as server:
+        async with CdcClient(server.ws_url, source="s") as client:
+            await (await client.send([insert("t", "1", {"n": 1})])).durable()
+        status = await server.status()
+        while status["lastError"] is None:
+            await asyncio.sleep(0.1)
+            status = await server.status()
+        assert "Spark needs Java 17 or 21, and there is none in JAVA_HOME=/nowhere" in status["lastError"]
+        assert (status["pipeline"]["state"], status["pipeline"]["restarts"]) == ("down", 0)
+        log = (tmp_path / "gateway.log").read_text()
+        assert f"console  {server.url}/console" in log and log.count("Spark needs Java") == 1
+        assert "died" not in log and "Traceback" not in log
+
+
+def test_a_data_folder_that_cannot_be_used_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    told = mainstem("serve", "--port", "0", "--data", str(tmp_path / "taken" / "data"))
+    assert told.returncode == 1 and "Traceback" not in told.stderr
+    assert "the data folder cannot be used: Not a directory" in " ".join(told.stderr.replace("│", " ").split())
+
+
 async def test_everything_acknowledged_before_a_stop_is_there_after_it(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path, ALONE)
     async with server:

@@ -179,9 +179,9 @@ class Dedup:
         known = self._sources.get(source)
         return known is not None and sequence in known.sequences
 
-    def count_of(self, prefix: str) -> int:
-        """How many batches of all sources whose names begin so are durable. Looks at every source."""
-        return sum(source.sequences.count for name, source in self._sources.items() if name.startswith(prefix))
+    def names(self, prefix: str) -> list[str]:
+        """The sources whose names begin so. Looks at every source."""
+        return [name for name in self._sources if name.startswith(prefix)]
 
     def highest(self, source: SourceId) -> int:
         """The highest durable sequence of a source; 0 where there is none."""

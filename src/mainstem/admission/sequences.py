@@ -41,11 +41,6 @@ class SequenceSet:
         return self._starts, self._ends
 
     @property
-    def count(self) -> int:
-        """How many sequences count as seen."""
-        return sum(self._ends) - sum(self._starts) + len(self._starts)
-
-    @property
     def highest(self) -> int | None:
         """The highest sequence seen."""
         return self._ends[-1] if self._ends else None

@@ -134,7 +134,7 @@ class Observer:
 
         def view(each: ShownTable) -> door.TableView:
             lag = lags.get(str(each.name))
-            rows = self.rows(each, each.latest(SNAPSHOTS_SHOWN_MAX))
+            rows = self.rows(each, each.shown())
             return view_of(each, self._log.lineage, rows, lag.lag_changes if lag else None, lag.error if lag else None)
 
         found, failures = await self._look(names, SNAPSHOTS_SHOWN_MAX, view)

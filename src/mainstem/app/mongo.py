@@ -1,19 +1,25 @@
 """The Mongo door, wired: its own limits at the same gate, the store of documents on the log, the tables behind it."""
 
 import asyncio
+import datetime as dt
+import decimal
 import logging
 import ssl
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from bson.decimal128 import Decimal128
 
 from mainstem.admission import Gate, Intake, Limits
 from mainstem.admission.users import Users
 from mainstem.doors.mongo.server import MongoDoor, MongoSettings
-from mainstem.feeds.documents.service import Documents, TableRow
+from mainstem.feeds.documents.applying import bson_value
+from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
+from mainstem.feeds.documents.tables import TableRow
 from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
 from mainstem.model import Conflict, Denied, LogPosition, NotFound, Overloaded, TableName
@@ -22,10 +28,12 @@ from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake
+from mainstem.query.statement import WAREHOUSE
 from mainstem.query.tables import column_kinds, columns
 from mainstem.runtime.clock import Clock
 from mainstem.sql import duckdb_name, duckdb_text
 from mainstem.tables.layout import CLOCKS, HLC, KEY, STATE_COLUMNS, column_name
+from mainstem.tables.types import Kind
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN
 from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX
 
@@ -60,6 +68,10 @@ class LakeTables:
     async def rows(self, table: TableName) -> AsyncIterator[list[TableRow]]:
         """A table's rows, in pages by key."""
         after: str | None = None
+        try:
+            kinds = column_kinds((await self._lake.load(table)).metadata)
+        except NotFound:
+            return
         while True:
             where = "" if after is None else f" WHERE _key > {duckdb_text(after)}"
             sql = f"SELECT * FROM {_quoted(table)}{where} ORDER BY _key LIMIT {_PAGE_ROWS}"
@@ -71,7 +83,7 @@ class LakeTables:
                         found += batch.to_pylist()
             except NotFound:
                 return
-            yield [_row(each) for each in found]
+            yield [_row(each, kinds) for each in found]
             if len(found) < _PAGE_ROWS:
                 return
             after = found[-1][KEY]
@@ -107,9 +119,9 @@ class LakeTables:
         return None if running.truncated else rows
 
 
-def _row(row: dict[str, Any]) -> TableRow:
+def _row(row: dict[str, Any], kinds: Mapping[str, Kind]) -> TableRow:
     columns = {
-        column_name(name): value
+        (own := column_name(name)): _value(value, kinds.get(own))
         for name, value in row.items()
         if name not in _OWN and name != DOCUMENT_COLUMN and value is not None
     }
@@ -122,8 +134,31 @@ def _row(row: dict[str, Any]) -> TableRow:
     return TableRow(row[KEY], row[HLC], None if document is None else bytes(document), columns, newer)
 
 
+def _value(value: Any, kind: Kind | None) -> Any:  # noqa: PLR0911 - a closed union
+    """A table's value as BSON has it. Objects and arrays are JSON in the table, and themselves in a document."""
+    if kind is Kind.JSON and isinstance(value, str):
+        try:
+            return bson_value(msgspec.json.decode(value))
+        except (msgspec.DecodeError, RecursionError):
+            return value
+    if isinstance(value, decimal.Decimal):
+        try:
+            return Decimal128(value)
+        except decimal.DecimalException:
+            # 38 digits, where BSON has 34.
+            return str(value)
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _value(item, None) for name, item in value.items()}
+    return [_value(item, None) for item in value] if isinstance(value, list) else value
+
+
 def _quoted(name: TableName) -> str:
-    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.table)}"
+    # In full: DuckDB takes a database of the name `lake`, `system` or `temp` for one of its own.
+    return f"{WAREHOUSE}.{duckdb_name(name.namespace)}.{duckdb_name(name.table)}"
 
 
 class Mongo:

@@ -44,9 +44,22 @@ def serve(config: Config, data: Path) -> int:
     recent = set_up_logging(config.logging.format, config.logging.level)
     check_exposure(config)
     raise_descriptor_limit()
-    data.mkdir(parents=True, exist_ok=True)
+    check_folder(data)
     uvloop.run(_serve(config, data.absolute(), recent))
     return 0
+
+
+def check_folder(data: Path) -> None:
+    """Make the data folder, and see that it can be written to."""
+    probe = data / f".probe-{os.getpid()}"
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise Invalid(
+            f"the data folder cannot be used: {error.strerror}. got={data}. Choose another with --data."
+        ) from error
 
 
 async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
@@ -262,6 +275,8 @@ class _Server(uvicorn.Server):
             return
         write_address(self._data, Address(pid=os.getpid(), url=self._url))
         print(f"mainstem listens on {self._url} (data in {self._data})", flush=True)
+        print(f"  console  {self._url}/console", flush=True)
+        print(f"  catalog  {self._url} (Iceberg REST), changes at {self._url.replace('http', 'ws', 1)}/ws", flush=True)
 
     @contextmanager
     def capture_signals(self) -> Iterator[Any]:

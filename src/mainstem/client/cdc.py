@@ -45,6 +45,15 @@ class _Refused(Exception):
         self.retry_s = (nack.retry_delay_ms or 0) / 1000
 
 
+def _words(error: BaseException) -> str:
+    """Why a connection was lost or not made, in a few words."""
+    if isinstance(error, BaseExceptionGroup):
+        return _words(error.exceptions[0])
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused (is the server up?)"
+    return str(error) or type(error).__name__
+
+
 class CdcClient:
     """Sends changes of one source. An async context manager; belongs to one event loop.
 
@@ -101,6 +110,8 @@ class CdcClient:
         self._fatal: MainstemError | None = None
         # Batches without an answer at that time.
         self._abandoned = 0
+        # Why there is no connection, where there is none.
+        self._trouble: str | None = None
         # How often a connection was made: 1 means that none was lost.
         self.connections = 0
         self.status: cdc.Status | None = None
@@ -114,7 +125,8 @@ class CdcClient:
         except TimeoutError:
             await self._stop()
             raise Overloaded(
-                f"no connection. expected=a greeting from {self._url} got=none within {self._open_timeout_s} s",
+                f"no connection. expected=a greeting from {self._url} got=none within {self._open_timeout_s} s"
+                + (f": {self._trouble}" if self._trouble else ""),
                 retry_after_s=self._backoff.next_s(),
                 reason="unreachable",
             ) from None
@@ -204,9 +216,9 @@ class CdcClient:
                 if error.response.status_code in _REFUSED_FOR_GOOD:
                     self._give_up(Denied(f"the server does not let us in. expected=a good token got={error}"))
                     return
-                _log.info("CDC connection refused", extra={"url": self._url, "error": repr(error)})
+                self._tell_trouble(f"the server answered {error.response.status_code}")
             except _UNREACHABLE as error:
-                _log.info("CDC connection lost", extra={"url": self._url, "error": repr(error)})
+                self._tell_trouble(_words(error))
             except MainstemError as error:
                 self._give_up(error)
                 return
@@ -214,11 +226,20 @@ class CdcClient:
             self._flushes_to_send = list(self._flushes)
             await self._sleep(self._backoff.next_s(asked_s))
 
+    def _tell_trouble(self, trouble: str) -> None:
+        """Say at once that there is no connection, and again only where it is for another reason."""
+        if trouble != self._trouble:
+            _log.warning("no connection to %s: %s. Trying again.", self._url, trouble)
+        self._trouble = trouble
+
     async def _converse(self, socket: ClientConnection) -> None:
         await self._greet(socket)
         self._pause_until_s = 0.0
         self._backoff.reset()
         self.connections += 1
+        if self._trouble is not None:
+            _log.warning("connected to %s", self._url)
+            self._trouble = None
         self._greeted.set()
         async with asyncio.TaskGroup() as group:
             sender = group.create_task(self._send_all(socket))

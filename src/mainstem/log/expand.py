@@ -120,6 +120,8 @@ _values = msgspec.json.Decoder(list[Any])
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _changes = msgspec.msgpack.Decoder(list[Change])
 _to_json = msgspec.json.Encoder().encode
+# For rows with texts that know their type (`model.typed_text`): a subclass of `str` is not written by itself.
+_typed_to_json = msgspec.json.Encoder(enc_hook=str).encode
 _operations = _Operations()
 _DELTA_OPS: dict[int, str] = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 _UNREADABLE_ERRORS = (msgspec.DecodeError, RecursionError, ValueError, Invalid)
@@ -354,7 +356,7 @@ class Expander:
             hlcs=_shifted(indexes, header.hlc_first),
             ops=[DOCUMENT_OPERATIONS[operation.kind] for operation in operations],
             keys=[operation.key for operation in operations],
-            columns=[None if row is _DELETED else _to_json(row) for row in rows],
+            columns=[None if row is _DELETED else _typed_to_json(row) for row in rows],
             before=None,
             sequences=None,
             ids=None,

@@ -4,8 +4,8 @@ What rows a record becomes is the mode's matter (`wire/kafka/payload.Mode`). A b
 its checksum alone: it becomes one dead letter, with its bytes, and stops nobody.
 """
 
-import binascii
 import datetime as dt
+from binascii import b2a_base64
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
 from mainstem.wire.kafka import payload as payloads
-from mainstem.wire.kafka.opening import OPENED_BYTES_MAX, Record, open_dense
+from mainstem.wire.kafka.opening import OPENED_BYTES_MAX, Headers, Record, open_dense
 from mainstem.wire.kafka.payload import RECORDS_SUFFIX, Buffer, Mode, Records
 from mainstem.wire.kafka.records import CONTROL, TRANSACTIONAL, BadBatch, BatchHead, read_head
 
@@ -118,42 +118,49 @@ def _mode_rows(
             return [_raw_rows(header, table, records.partition, head, opened)]
 
 
-def record_columns(record: Record, partition: int, head: BatchHead, prefix: str = "") -> bytes:
-    """A record as the columns of its row, in JSON; bytes as Base64."""
-    headers = b"null"
-    if record.headers:
-        told = [[name, None if value is None else _base64(value).decode()] for name, value in record.headers]
-        headers = _to_json(told)
-    mark = prefix.encode()
-    kind = b"LogAppendTime" if head.is_log_append_time else b"CreateTime"
-    return (
-        b'{"%bpartition":%d,"%boffset":%d,"%btimestamp":%b,"%btimestamp_type":"%b","%bkey":%b,"%bvalue":%b,'
-        b'"%bheaders":%b,"%bleader_epoch":%d}'
-        % (
-            mark,
-            partition,
-            mark,
-            record.offset,
-            mark,
-            _moment(record.timestamp),
-            mark,
-            kind,
-            mark,
-            _quoted(record.key),
-            mark,
-            _quoted(record.value),
-            mark,
-            headers,
-            mark,
-            head.leader_epoch,
+class _Columns:
+    """How the records of one batch are written as the columns of their rows, in JSON; bytes as Base64. What they have
+    in common is written once: every record of every topic passes here."""
+
+    def __init__(self, partition: int, head: BatchHead, prefix: str = "") -> None:
+        mark = prefix.encode()
+        kind = b"LogAppendTime" if head.is_log_append_time else b"CreateTime"
+        self._begin = b'{"%bpartition":%d,"%boffset":' % (mark, partition, mark)
+        self._time = b',"%btimestamp":%%b,"%btimestamp_type":"%b","%bkey":' % (mark, mark, kind, mark)
+        self._value = b',"%bvalue":' % mark
+        self._headers = b',"%bheaders":' % mark
+        self._no_headers = self._headers + b"null"
+        self._end = b',"%bleader_epoch":%d}' % (mark, head.leader_epoch)
+        # Of the record before: most have the same one.
+        self._timestamp: int | None = None
+        self._moment = b""
+
+    def of(self, record: Record) -> bytes:
+        """One record's columns."""
+        offset, timestamp, key, value, headers = record
+        if timestamp != self._timestamp:
+            self._timestamp, self._moment = timestamp, self._time % _moment(timestamp)
+        return b"%b%d%b%b%b%b%b%b" % (
+            self._begin,
+            offset,
+            self._moment,
+            b"null" if key is None else b'"%b"' % b2a_base64(key, newline=False),
+            self._value,
+            b"null" if value is None else b'"%b"' % b2a_base64(value, newline=False),
+            self._headers + _headers_text(headers) if headers else self._no_headers,
+            self._end,
         )
-    )
+
+
+def _headers_text(headers: Headers) -> bytes:
+    return _to_json([[name, None if value is None else _base64(value).decode()] for name, value in headers])
 
 
 def _raw_rows(
     header: BatchHeader, table: TableName, partition: int, head: BatchHead, records: Sequence[Record]
 ) -> "Rows":
-    columns: list[bytes | None] = [record_columns(record, partition, head) for record in records]
+    written = _Columns(partition, head)
+    columns: list[bytes | None] = [written.of(record) for record in records]
     return _rows(header, table, columns, [f"{partition}/{record.offset}" for record in records], kind=TOPIC)
 
 
@@ -167,10 +174,10 @@ def _json_rows(
 ) -> "Rows":
     """The fields of each value, beside the record itself. A value that is no JSON object is a dead letter, with the
     record as its metadata: so consumers get it from there."""
-    texts = [_json_text(record, partition, head) for record in records]
+    written = _Columns(partition, head, _JSON_PREFIX)
+    texts = [_json_text(record, written) for record in records]
     metadata: list[bytes | None] = [
-        None if text.startswith(b"{") else record_columns(record, partition, head, _JSON_PREFIX)
-        for text, record in zip(texts, records, strict=True)
+        None if text.startswith(b"{") else written.of(record) for text, record in zip(texts, records, strict=True)
     ]
     keys = [f"{partition}/{record.offset}" for record in records]
     columns, errors, unjudged = expander.judge_json(table, texts, [])
@@ -178,7 +185,7 @@ def _json_rows(
     return _rows(header, table, columns, keys, kind=TOPIC_JSON, errors=errors, unjudged=unjudged, metadata=told)
 
 
-def _json_text(record: Record, partition: int, head: BatchHead) -> bytes:
+def _json_text(record: Record, written: _Columns) -> bytes:
     """A record's columns and the fields of its value as one JSON object. What is no such value becomes JSON that is no
     object, which is judged to be a dead letter.
 
@@ -194,7 +201,7 @@ def _json_text(record: Record, partition: int, head: BatchHead) -> bytes:
     if any(name.startswith(_JSON_PREFIX) for name in fields):
         # It would take the place of what the record itself says: its offset, say.
         return _as_text(value)
-    own = record_columns(record, partition, head, _JSON_PREFIX)
+    own = written.of(record)
     return own[:-1] + (b"," if fields else b"") + value[1:]
 
 
@@ -221,10 +228,8 @@ def _latest_rows(
     """By key: a record without a value takes the row away. One without a key keeps a row of its own."""
     keys = [_key_text(record, partition) for record in records]
     ops = [_DELETE if record.value is None and record.key is not None else _UPDATE for record in records]
-    columns = [
-        None if op == _DELETE else record_columns(record, partition, head)
-        for op, record in zip(ops, records, strict=True)
-    ]
+    written = _Columns(partition, head)
+    columns = [None if op == _DELETE else written.of(record) for op, record in zip(ops, records, strict=True)]
     return _rows(header, table, columns, keys, kind=TOPIC_COMPACT, ops=ops)
 
 
@@ -298,9 +303,5 @@ def _moment(time_ms: int) -> bytes:
     return b'"%b"' % (_EPOCH + dt.timedelta(milliseconds=time_ms)).isoformat().encode()
 
 
-def _quoted(value: bytes | None) -> bytes:
-    return b"null" if value is None else b'"%b"' % _base64(value)
-
-
 def _base64(value: bytes) -> bytes:
-    return binascii.b2a_base64(value, newline=False)
+    return b2a_base64(value, newline=False)

@@ -46,8 +46,16 @@ class KeptFrames:
         if file.bytes > self._bytes_max:
             self._disk.remove(file.path)
             return
-        self._folder.mkdir(exist_ok=True)
-        self._disk.rename(file.path, wal_path(self._folder, file.first))
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self._disk.rename(file.path, wal_path(self._folder, file.first))
+        except FileNotFoundError:
+            # Dealt with before, by a call that failed at a later file.
+            return
+        except OSError:
+            # Nobody depends on it: a disk that cannot rename must not keep the log from letting go.
+            self._disk.remove(file.path)
+            return
         self._files.append(file)
         self._bytes += file.bytes
         while self._bytes > self._bytes_max:

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 
+from mainstem.model.typed_text import DecimalText, TimeText
+
 NAME_LENGTH_MAX = 255
 COLUMNS_MAX = 1_000
 DEPTH_MAX = 64
@@ -35,6 +37,8 @@ _JSON_TYPES: Mapping[type, str] = {
     str: "string",
     dict: "object",
     list: "array",
+    TimeText: "time",
+    DecimalText: "decimal",
 }
 _Int = Annotated[int, msgspec.Meta(ge=-INT_MAX, le=INT_MAX)]
 # The types that a decoder can tell as sharply as a look at the value does.

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -282,7 +282,6 @@ class Carrier:
         self, members: list[_Member], changes: DataFrame | None, files: frozenset[str]
     ) -> dict[TableName, Written]:
         """Everything between the segments' rows and files of the tables. The driver gets descriptions back."""
-        plan = PassPlan({member.run.table: member.task for member in members}, self._store, self._clock.now_ms())
         wanted = {segment.location: segment for member in members for segment in member.run.segments}
         missing = [path for path, segment in wanted.items() if segment.name not in files]
         frames = [] if changes is None or len(missing) == len(wanted) else [changes]
@@ -290,19 +289,22 @@ class Carrier:
         source = reduce(DataFrame.unionByName, frames)
         names = {segment.name for segment in wanted.values()} | (set(files) if frames[0] is changes else set())
         narrow = [member for member in members if member.task.latest_only and member.run.count >= SPREAD_ROWS_MIN]
-        shared = [self._winners(member, source, names).coalesce(self._tasks) for member in narrow]
+        shared = [self._winners(member, source, names) for member in narrow]
         others = [member for member in members if member not in narrow]
         if others:
-            rows = changes_as_rows(without_tables(source, [member.run.table for member in narrow]))
+            whole = changes_as_rows(without_tables(source, [member.run.table for member in narrow]))
             for member in others:
                 for evidence in member.writer.evidence(of_table(source, member.run.table, None)):
-                    rows = rows.unionByName(evidence)
-            shared.append(self._shared_out(rows, [member.run.count for member in others]))
-        tasks = reduce(DataFrame.unionByName, shared)
-        return sorted_by_table(tasks.mapInArrow(partial(run_task, plan), _DESCRIPTIONS).toArrow())
+                    whole = whole.unionByName(evidence)
+            shared.append(self._shared_out(whole, [member.run.count for member in others]))
+        rows = reduce(DataFrame.unionByName, shared)
+        tasks = {member.run.table: member.task for member in others}
+        tasks |= {member.run.table: replace(member.task, segments=tuple(member.run.paths)) for member in narrow}
+        plan = PassPlan(tasks, self._store, self._clock.now_ms())
+        return sorted_by_table(rows.mapInArrow(partial(run_task, plan), _DESCRIPTIONS).toArrow())
 
     def _winners(self, member: _Member, source: DataFrame, names: set[str]) -> DataFrame:
-        """The last change of each of a table's keys: no two of them have to meet in a task."""
+        """The positions of the last change of each of a table's keys: no two of them have to meet in a task."""
         run = member.run
         changes = source
         if not names <= {segment.name for segment in run.segments}:
@@ -311,7 +313,7 @@ class Carrier:
             changes = changes.where(f"position > {int(member.task.after)}L AND position <= {int(run.last)}L")
         elif any(len(segment.tables) > 1 for segment in run.segments):
             changes = of_table(source, run.table, None)
-        return latest_as_rows(latest_of_each_key(changes, read_segments(self._spark, run.paths)))
+        return latest_as_rows(latest_of_each_key(changes, self._tasks), run.table)
 
     def _shared_out(self, rows: DataFrame, counts: Sequence[int]) -> DataFrame:
         """Bring all rows of a key to one task. A shuffle takes longer than one task needs for a small pass."""

@@ -117,9 +117,10 @@ class _Layer:
         if base == VARIANT:
             # It takes every value as it is.
             return base
-        if base is None or given in self.kinds:
-            return widened(self.kinds.get(given, Kind.NULL), values)
-        # A declared type: its own parser decides whether every text fits.
+        kind = self.kinds.get(given)
+        if base is None or (kind is not None and kind not in (Kind.TIME, Kind.DECIMAL)):
+            return widened(kind or Kind.NULL, values)
+        # A declared type, or one that JSON does not have: its own parser decides whether every text fits.
         column = f"v{self.index[name]}"
         misfit = session.connection.execute(
             f"SELECT count(*) FROM {winners} WHERE {column} IS NOT NULL AND TRY_CAST({column} AS {base}) IS NULL"

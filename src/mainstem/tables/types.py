@@ -12,6 +12,7 @@ from functools import reduce
 from typing import NewType
 
 from mainstem.model.errors import Invalid
+from mainstem.model.typed_text import DECIMAL_PRECISION, DECIMAL_SCALE
 
 # An Iceberg type as its specification writes it: "long", "decimal(10,2)", "timestamptz", "variant".
 ColumnType = NewType("ColumnType", str)
@@ -21,6 +22,9 @@ DOUBLE = ColumnType("double")
 STRING = ColumnType("string")
 BOOLEAN = ColumnType("boolean")
 VARIANT = ColumnType("variant")
+TIMESTAMPTZ = ColumnType("timestamptz")
+# What inferred columns of exact numbers are.
+DECIMAL = ColumnType(f"decimal({DECIMAL_PRECISION},{DECIMAL_SCALE})")
 
 DECIMAL_PRECISION_MAX = 38
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
@@ -52,7 +56,8 @@ class Kind(StrEnum):
     """What the values of an inferred column have been so far.
 
     NULL is below everything and STRING above everything. `INT` holds whole numbers that a double keeps exactly,
-    `LONG` those that only 64 bits do: so an INT column may become DOUBLE, a LONG one may not.
+    `LONG` those that only 64 bits do: so an INT column may become DOUBLE, a LONG one may not. `TIME` and `DECIMAL` are
+    what JSON has no type for: only a door that knows its values' types (Mongo's) says so.
     """
 
     NULL = "null"
@@ -60,6 +65,8 @@ class Kind(StrEnum):
     INT = "int"
     LONG = "long"
     DOUBLE = "double"
+    DECIMAL = "decimal"
+    TIME = "time"
     JSON = "json"
     STRING = "string"
 
@@ -75,11 +82,15 @@ _KIND_BY_JSON_TYPE = {
     "string": Kind.STRING,
     "object": Kind.JSON,
     "array": Kind.JSON,
+    "time": Kind.TIME,
+    "decimal": Kind.DECIMAL,
 }
 
 _JOINS = {
     frozenset((Kind.INT, Kind.LONG)): Kind.LONG,
     frozenset((Kind.INT, Kind.DOUBLE)): Kind.DOUBLE,
+    frozenset((Kind.INT, Kind.DECIMAL)): Kind.DECIMAL,
+    frozenset((Kind.LONG, Kind.DECIMAL)): Kind.DECIMAL,
 }
 
 _TYPE_BY_KIND = {
@@ -88,6 +99,8 @@ _TYPE_BY_KIND = {
     Kind.INT: LONG,
     Kind.LONG: LONG,
     Kind.DOUBLE: DOUBLE,
+    Kind.DECIMAL: DECIMAL,
+    Kind.TIME: TIMESTAMPTZ,
     Kind.JSON: STRING,
     Kind.STRING: STRING,
 }
@@ -165,4 +178,6 @@ def keeps_every_value(old: ColumnType, new: ColumnType) -> bool:
     """Whether a cast of all rows to the new type loses nothing that matters. A rewrite is allowed only then."""
     if new == STRING:
         return old != ColumnType("binary")
+    if new == DECIMAL:
+        return old in (ColumnType("int"), LONG)
     return new == DOUBLE and old in (ColumnType("int"), LONG, ColumnType("float"))

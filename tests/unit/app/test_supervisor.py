@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mainstem.app.spark.supervisor import Supervisor
+from mainstem.app.spark.supervisor import CANNOT_RUN, Supervisor
 from mainstem.runtime.clock import SystemClock
 
 SLEEPER = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
@@ -66,6 +66,20 @@ async def test_what_a_child_printed_before_it_died_is_kept(tmp_path: Path) -> No
         assert "no room" in status.last_lines
         await supervisor.stop()
     assert b"no room" in (tmp_path / "child.log").read_bytes()
+
+
+async def test_a_child_that_lacks_something_says_so_once_and_did_not_die(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = "mainstem: Spark needs Java 17 or 21, and there is none."
+    supervisor = _supervisor([sys.executable, "-c", f"print({words!r}); raise SystemExit({CANNOT_RUN})"], tmp_path)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        await _until(lambda: supervisor.status().last_exit is not None)
+        assert supervisor.status().restarts == 0
+        assert (supervisor.status().last_exit or "").endswith("Spark needs Java 17 or 21, and there is none.")
+        await supervisor.stop()
+    assert [record.message for record in caplog.records] == [supervisor.status().last_exit]
 
 
 async def test_a_very_long_line_does_not_stop_the_reading(tmp_path: Path) -> None:

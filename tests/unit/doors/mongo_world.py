@@ -12,8 +12,9 @@ from mainstem.admission.dedup import Dedup
 from mainstem.admission.users import Users
 from mainstem.doors.mongo.connection import Connection
 from mainstem.doors.mongo.server import MongoDoor, MongoSettings
-from mainstem.feeds.documents.service import Documents, TableRow
+from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
+from mainstem.feeds.documents.tables import TableRow
 from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
 from mainstem.model.batch import Batch, Encoding

@@ -12,8 +12,8 @@ from bson.int64 import Int64
 
 from mainstem.admission import Principal, Role
 from mainstem.doors.mongo.ttl import delete_expired
-from mainstem.feeds.documents.service import TableRow
-from mainstem.feeds.documents.writing import DocumentsBatch
+from mainstem.feeds.documents.carrying import DocumentsBatch
+from mainstem.feeds.documents.tables import TableRow
 from mainstem.log.expand import Expander
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.hlc import Hlc

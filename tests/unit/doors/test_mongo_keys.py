@@ -5,7 +5,7 @@ from typing import Any
 
 from bson.objectid import ObjectId
 
-from mainstem.feeds.documents.writing import DocumentsBatch
+from mainstem.feeds.documents.carrying import DocumentsBatch
 from mainstem.wire.mongo.keys import id_of_key, key_text
 from tests.unit.doors.mongo_world import World, opened
 

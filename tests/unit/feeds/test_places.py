@@ -6,11 +6,12 @@ import pytest
 
 from mainstem.feeds.topics.places import PlaceMemory, Places
 from mainstem.feeds.topics.reading import NoRows, Reader, tail_batches
-from mainstem.log.kept import Place
+from mainstem.log.kept import KeptFrames, Place
 from mainstem.model.errors import Corrupt
 from mainstem.model.position import LogPosition
 from tests.harness.kafka import batch_of
 from tests.unit.feeds.test_topics import _until_taken, _values, new_partition, opened
+from tests.unit.log.log_fixtures import BrokenDisk
 
 
 def _place(number: int, size: int = 100) -> Place:
@@ -97,3 +98,38 @@ async def test_a_start_knows_the_places_of_what_is_not_sealed(tmp_path: Path) ->
         assert [each.batch is None for each in found] == [True, True, True, False]
         batches = log.read_places([each.place for each in found])
         assert [_values(batch) for batch in batches] == [[b"0"], [b"1"], [b"2"], [b"3"]]
+
+
+async def test_files_are_kept_up_to_a_bound_and_none_after_a_start(tmp_path: Path) -> None:
+    async with opened(tmp_path, tail_bytes=1, kept_bytes=1_500) as topics:
+        partition = await new_partition(topics)
+        for number in range(4):
+            await _until_taken(partition, batch_of([b"%d" % number * 500]))
+            await topics.log.flush()  # type: ignore[attr-defined]
+            await topics.log._keep()  # type: ignore[attr-defined]
+        kept = sorted((tmp_path / "kept").iterdir())
+        assert 0 < sum(path.stat().st_size for path in kept) <= 1_500
+        await _until_taken(await new_partition(topics, "other"), batch_of([b"x"]))
+        # Those whose file is gone come from their segments.
+        reader = Reader(topics.log, NoRows())  # type: ignore[attr-defined]
+        for number in range(4):
+            found = await reader.read(partition, number, 1, before=4)
+            assert _values(b"".join(found))[0] == b"%d" % number * 500
+        reader.close()
+    async with opened(tmp_path, kept_bytes=1_500):
+        assert not list((tmp_path / "kept").iterdir())
+
+
+async def test_a_disk_that_cannot_rename_only_keeps_nothing(tmp_path: Path) -> None:
+    disk = BrokenDisk()
+    async with opened(tmp_path, disk, tail_bytes=1, kept_bytes=1 << 20) as topics:
+        partition = await new_partition(topics)
+        await _until_taken(partition, batch_of([b"a"]))
+        await topics.log.flush()  # type: ignore[attr-defined]
+        settings, spent = topics.log._settings, topics.log._keeper._spent  # type: ignore[attr-defined]
+        disk.broken = {"rename": OSError(5, "input/output error")}
+        kept = KeptFrames(settings, disk)
+        for file in [*spent, *spent]:
+            kept.take(file)
+        disk.broken = {}
+        assert spent and not any(file.path.exists() for file in spent)

@@ -8,7 +8,7 @@ from mainstem.model.errors import Conflict
 from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column, columns_of, kinds_of, plan_evolution
 from mainstem.tables.layout import column_name, stored_name
 from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
-from mainstem.tables.types import ColumnType, Kind
+from mainstem.tables.types import DECIMAL, TIMESTAMPTZ, ColumnType, Kind
 
 LONG, DOUBLE, STRING = ColumnType("long"), ColumnType("double"), ColumnType("string")
 
@@ -39,6 +39,11 @@ def test_nothing_new_touches_nothing() -> None:
         (Kind.NULL, "string", "int", Column("c", LONG, Kind.INT), "retype"),
         (Kind.NULL, "string", "string", Column("c", STRING, Kind.STRING), "kinds_changed"),
         (Kind.STRING, "string", "object", Column("c", STRING, Kind.STRING), None),
+        (Kind.STRING, "string", "time", Column("c", STRING, Kind.STRING), None),
+        (Kind.NULL, "string", "time", Column("c", TIMESTAMPTZ, Kind.TIME), "retype"),
+        (Kind.TIME, "timestamptz", "string", Column("c", STRING, Kind.STRING), "rewrite"),
+        (Kind.INT, "long", "decimal", Column("c", DECIMAL, Kind.DECIMAL), "rewrite"),
+        (Kind.DECIMAL, "decimal(38,18)", "double", Column("c", STRING, Kind.STRING), "rewrite"),
     ],
 )
 def test_how_a_column_grows(kind: Kind, stored: str, seen: str, becomes: Column, how: str | None) -> None:

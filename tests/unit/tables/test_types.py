@@ -54,6 +54,10 @@ def test_null_is_the_bottom_and_text_the_top(kind: Kind) -> None:
         (["object", "string"], Kind.STRING),
         (["bool", "int"], Kind.STRING),
         (["array", "double"], Kind.STRING),
+        (["time", "null"], Kind.TIME),
+        (["time", "string"], Kind.STRING),
+        (["decimal", "int", "long"], Kind.DECIMAL),
+        (["decimal", "double"], Kind.STRING),
     ],
 )
 def test_kind_of_what_was_seen(seen: list[str], kind: Kind) -> None:
@@ -61,8 +65,8 @@ def test_kind_of_what_was_seen(seen: list[str], kind: Kind) -> None:
 
 
 def test_an_unknown_json_type_is_refused() -> None:
-    with pytest.raises(Invalid, match="decimal"):
-        kind_of(["decimal"])
+    with pytest.raises(Invalid, match="binary"):
+        kind_of(["binary"])
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,16 @@ export interface RowRecord extends Row {
   readonly merged?: MergedMark | undefined;
 }
 
-/** Someone else's change met ours. `took`: columns that are now theirs; `kept`: where ours is newer. */
+/**
+ * Someone else's change met ours. `took`: columns that are now theirs; `kept`: where ours is newer; `mine`: what we had
+ * written where theirs is shown now, to be taken back.
+ */
 export interface MergedMark {
   readonly by: string;
   readonly hlc: Hlc;
   readonly took: readonly string[];
   readonly kept: readonly string[];
+  readonly mine?: Readonly<Record<string, Json>>;
 }
 
 /** `queue`, by clock: what the server has not acknowledged yet. */

@@ -251,7 +251,7 @@ async function applyToTouchedRow(
     }
     const before: Row = row ?? EMPTY;
     row = join(before, rowOf(delta));
-    if (delta.clientId !== clientId && !has(before, delta)) mark = markOf(delta, touched!, row, mark);
+    if (delta.clientId !== clientId && !has(before, delta)) mark = markOf(delta, touched!, clientId, before, row, mark);
   }
   keep(transaction, table, rowId, stored, row, mark, effects);
 }
@@ -295,7 +295,14 @@ function has(row: Row, delta: RowDelta): boolean {
   });
 }
 
-function markOf(delta: RowDelta, touched: TouchedRecord, after: Row, before: MergedMark | undefined): MergedMark {
+function markOf(
+  delta: RowDelta,
+  touched: TouchedRecord,
+  clientId: string,
+  was: Row,
+  after: Row,
+  before: MergedMark | undefined,
+): MergedMark {
   const theirs = (column: string): boolean => {
     const cell = after.cells.get(column);
     return cell === undefined || sameStamp(cell, { hlc: delta.hlc, source: delta.clientId });
@@ -305,7 +312,13 @@ function markOf(delta: RowDelta, touched: TouchedRecord, after: Row, before: Mer
   const kept = new Set(before?.kept);
   for (const column of columns) (theirs(column) ? took : kept).add(column);
   for (const column of took) kept.delete(column);
-  return { by: delta.clientId, hlc: delta.hlc, took: [...took], kept: [...kept] };
+  const mine: Record<string, Json> = { ...before?.mine };
+  for (const column of columns) {
+    const cell = was.cells.get(column);
+    if (cell?.source === clientId && theirs(column)) mine[column] = cell.value;
+  }
+  const mark = { by: delta.clientId, hlc: delta.hlc, took: [...took], kept: [...kept] };
+  return Object.keys(mine).length > 0 ? { ...mark, mine } : mark;
 }
 
 /** The server has these: they leave the queue. Answers how many were still in it. */

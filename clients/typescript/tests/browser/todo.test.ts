@@ -101,6 +101,20 @@ it("merges what two people did offline, column by column", async () => {
   expect(await bob.page.locator(".mark.merged").count()).toBeGreaterThan(0);
   expect(await ada.page.locator(".mark.pending").count()).toBe(0);
   expect(serverTitles()).toEqual(["Ada's text", "Bob was last", "added offline"]);
+  // On a phone: what was merged is told in words, and one's own text can be taken back.
+  await ada.page.setViewportSize({ width: 390, height: 760 });
+  await ada.offline();
+  await ada.rename("Bob was last", "Ada's own words");
+  await bob.rename("Bob was last", "Bob's words");
+  await ada.online();
+  await ada.row("Bob's words").getByRole("button", { name: "merged" }).click();
+  await ada.page.getByText("You had written “Ada's own words”.").waitFor();
+  expect(await ada.page.evaluate("document.documentElement.scrollWidth")).toBeLessThanOrEqual(390);
+  expect(await ada.barriers()).toEqual([]);
+  await ada.screenshot("todo-merged-phone");
+  await ada.page.getByRole("button", { name: "Take mine back" }).click();
+  await bob.waitForScreen(["[ ] added offline", "[x] Ada's text", "[ ] Ada's own words"]);
+  expect(await ada.row("Ada's own words").locator(".merged").count()).toBe(0);
 });
 
 it("opens and works without a network, and sends what it has when there is one", async () => {

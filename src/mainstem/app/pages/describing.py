@@ -28,6 +28,11 @@ class ShownTable(NamedTuple):
         """The newest snapshots, the newest last."""
         return (self.document.get("snapshots") or [])[-count:]
 
+    def shown(self) -> list[Any]:
+        """The snapshots whose rows a view tells: the newest, and the one that is current."""
+        newest, current = self.latest(SNAPSHOTS_SHOWN_MAX), current_of(self.document)
+        return newest if current is None or current in newest else [current, *newest]
+
     @property
     def snapshot_count(self) -> int:
         return len(self.document.get("snapshots") or ()) if self.versions is None else self.versions
@@ -52,6 +57,7 @@ def view_of(table: ShownTable, lineage: Lineage, rows: Rows, lag: int | None, er
             f"{each.get('transform')}({columns.get(each.get('source-id'), '?')})" for each in spec.get("fields", [])
         ],
         schemas=len(document.get("schemas") or ()),
+        current=None if (current := current_of(document)) is None else snapshot_view(current, lineage, rows),
         snapshots=[snapshot_view(each, lineage, rows) for each in reversed(table.latest(SNAPSHOTS_SHOWN_MAX))],
         snapshot_count=table.snapshot_count,
         lag_changes=lag,

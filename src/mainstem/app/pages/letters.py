@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 SOURCE = "dead-letters/"
 # So many positions share a source: then no source has more gaps than dedup keeps.
 _POSITIONS_PER_SOURCE = 512
+_BUCKETS_PER_QUERY = 200
 REASONS_MAX = 20
 OTHER_REASONS = "other"
 # How often tables are looked at, and at most so many of them.
@@ -157,10 +158,20 @@ class DeadLetters:
         for reason, count in await self._ask(sql, 10_000):
             kept = str(reason) if len(reasons) < REASONS_MAX else OTHER_REASONS
             reasons[kept] = reasons.get(kept, 0) + int(count)
-        return DeadLetterStatus(total=sum(reasons.values()), replayed=self._replayed(name), reasons=reasons)
+        replayed = await self._replayed(name)
+        return DeadLetterStatus(total=sum(reasons.values()), replayed=replayed, reasons=reasons)
 
-    def _replayed(self, name: TableName) -> int:
-        return self._intake.gate.dedup.count_of(_source_prefix(name))
+    async def _replayed(self, name: TableName) -> int:
+        """How many of the letters that the table has were replayed: somebody may have deleted others of them."""
+        prefix = _source_prefix(name)
+        buckets = [each.removeprefix(prefix) for each in self._intake.gate.dedup.names(prefix)]
+        count = 0
+        for first in range(0, len(buckets), _BUCKETS_PER_QUERY):
+            some = ", ".join(buckets[first : first + _BUCKETS_PER_QUERY])
+            sql = f"SELECT {_COLUMNS} FROM {_table(name)} WHERE _position // {_POSITIONS_PER_SOURCE} IN ({some})"
+            rows = await self._rows(sql, _POSITIONS_PER_SOURCE * _BUCKETS_PER_QUERY)
+            count += sum(self._is_replayed(name, row) for row in rows)
+        return count
 
     # What the door asks
 
@@ -226,8 +237,7 @@ class DeadLetters:
                 failures.append(door.NotReplayed(id=letter_id, error=str(error or "the server is stopping")))
         if table in self._counted:
             version, counts = self._counted[table]
-            told = msgspec.structs.replace(counts, replayed=self._replayed(table))
-            self._counted[table] = version, told
+            self._counted[table] = version, msgspec.structs.replace(counts, replayed=counts.replayed + durable)
         duplicates = sum(ticket.duplicate and not ticket.failed for _, ticket in tickets)
         return door.Replayed(replayed=durable, duplicates=duplicates, failures=failures, remaining=remaining)
 

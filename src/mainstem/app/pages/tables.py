@@ -76,7 +76,7 @@ class Tables:
 
     def _detail(self, name: TableName, status: TableStatus | None, may_write: bool) -> door.TableDetail:
         table = self._load(name, door.SNAPSHOTS_MAX)
-        rows = self._observer.rows(table, table.latest(10))
+        rows = self._observer.rows(table, table.shown())
         lag = 0 if status is None else status.lag_changes
         committed = (current_of(table.document) or {}).get("timestamp-ms")
         behind_s = 0.0 if not lag else (self._clock.now_ms() - (committed or self._clock.now_ms())) / 1000

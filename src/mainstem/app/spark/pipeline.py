@@ -9,6 +9,7 @@ import msgspec
 from mainstem.app.spark.classes import find_archive
 from mainstem.app.spark.jars import COORDINATES, S3_COORDINATES, ensure_jars
 from mainstem.app.spark.java import check_java
+from mainstem.app.spark.supervisor import CANNOT_RUN
 from mainstem.model import MainstemError
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.runtime.logs import set_up_logging
@@ -40,8 +41,9 @@ def main(path: str) -> int:
         }
         settings = PipelineSettings.from_document({**document, **told})
     except MainstemError as error:
+        # The last line, as the supervisor expects it.
         print(f"mainstem: {error}", file=sys.stderr)
-        return 1
+        return CANNOT_RUN
     from mainstem.pipeline.runner import run
 
     run(settings)

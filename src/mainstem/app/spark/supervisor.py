@@ -23,6 +23,9 @@ BACKOFF_S_MAX = 30.0
 # A child that stayed up this long starts again with the shortest backoff.
 HEALTHY_S = 60.0
 STOP_S_MAX = 30.0
+# A child that ends with this (EX_CONFIG) says in its last line what it lacks, Java say. It is tried again so often.
+CANNOT_RUN = 78
+CANNOT_RUN_S = 30.0
 LAST_LINES_MAX = 40
 
 
@@ -89,15 +92,31 @@ class Supervisor:
                 continue
             if self._clock.monotonic_s() - started_s > HEALTHY_S:
                 backoff_s = BACKOFF_S_MIN
+            if code == CANNOT_RUN:
+                self._lacks_something()
+                await self._pause(CANNOT_RUN_S)
+                continue
             self._restarts += 1
             self._last_exit = _describe(code)
             self._last_exit_ms = self._clock.now_ms()
             log.error("the pipeline died (%s); starting it again in %.1f s", self._last_exit, backoff_s)
-            try:
-                async with asyncio.timeout(backoff_s):
-                    await self._stopping.wait()
-            except TimeoutError:
-                backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+            await self._pause(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
+
+    def _lacks_something(self) -> None:
+        """Say what the child lacks, in its own words, and once."""
+        words = self._last_lines[-1].removeprefix("mainstem: ") if self._last_lines else "it does not say why"
+        sentence = f"Changes are accepted, and the tables wait: {words}"
+        if sentence != self._last_exit:
+            log.error(sentence)
+        self._last_exit, self._last_exit_ms = sentence, self._clock.now_ms()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
 
     async def stop(self) -> None:
         """Let the child finish what it has in hand, and kill it if that takes too long."""

@@ -9,7 +9,7 @@ from typing import Any
 from bson.int64 import Int64
 
 from mainstem.documents.aggregation.registry import stage
-from mainstem.documents.aggregation.running import Document, Documents, Ledger, Reading, Run, Stage
+from mainstem.documents.aggregation.running import Document, Documents, Ledger, Reading, Run, Spilled, Stage
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions import field_path
 from mainstem.documents.match import matcher
@@ -81,14 +81,31 @@ def sort_and_limit(source: Any, first: int | None) -> Stage:
         if first is not None:
             yield from _least(documents, key, first, ledger)
             return
-        held = []
-        for document in documents:
-            ledger.add(document)
-            held.append(document)
-        held.sort(key=key)
-        yield from held
+        yield from _sorted(documents, key, ledger, given)
 
     return run
+
+
+def _sorted(documents: Documents, key: Any, ledger: Ledger, given: Run) -> Iterator[Document]:
+    held: list[Document] = []
+    spilled: Spilled | None = None
+    try:
+        for document in documents:
+            try:
+                ledger.add(document)
+            except Refused:
+                if given.spill is None:
+                    raise
+                spilled = spilled or given.spill(key)
+                held.sort(key=key)
+                spilled.add(held)
+                held, ledger = [], Ledger("$sort", given.memory_bytes_max)
+            held.append(document)
+        held.sort(key=key)
+        yield from held if spilled is None else spilled.merged(held)
+    finally:
+        if spilled is not None:
+            spilled.close()
 
 
 def _least(documents: Documents, key: Any, first: int, ledger: Ledger) -> list[Document]:

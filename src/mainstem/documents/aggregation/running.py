@@ -48,6 +48,23 @@ class NoSources:
         return False
 
 
+class Spilled(Protocol):
+    """Where a sort puts what is too much for memory. Nothing here does I/O: the door provides it."""
+
+    def add(self, run: Documents, /) -> None:
+        """One run, sorted, of documents that came after those of the earlier runs."""
+
+    def merged(self, last: list[Document], /) -> Iterator[Document]:
+        """All runs in order, the last of which is in memory."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+# Makes room for the runs of a sort by a key.
+Spill = Callable[[Callable[[Document], Any]], Spilled]
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of a pipeline. `cache` holds what stages keep for the length of the run, by stage.
@@ -61,6 +78,8 @@ class Run:
     memory_bytes_max: int = MEMORY_BYTES_MAX
     chance: random.Random = field(default_factory=random.Random)
     cache: dict[Any, Any] = field(default_factory=dict)
+    # None: what is too much for memory is refused.
+    spill: Spill | None = None
 
     def within(self, variables: Scope) -> "Run":
         """The same run with more variables."""

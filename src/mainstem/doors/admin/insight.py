@@ -130,6 +130,8 @@ class TableView(Wire, frozen=True, kw_only=True):
     columns: list[Column]
     partitioning: list[str]
     schemas: int
+    # What readers see: the latest, unless the table was put back.
+    current: SnapshotView | None
     # The latest first.
     snapshots: list[SnapshotView]
     snapshot_count: int

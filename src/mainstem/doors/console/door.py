@@ -1,6 +1,8 @@
 """The console and the API's page: files of this package, served as they are. Nothing is built or fetched elsewhere.
 
+GET  /                  leads to the console
 GET  /console           the console; with a token in the header it also keeps it in a cookie, for the browser
+GET  /console/query, /console/activity, /console/settings, /console/tables/{name}: its pages, which are the same file
 POST /console/sign-out  forgets the cookie
 GET  /schema            the API, from the server's own OpenAPI document
 """
@@ -17,6 +19,7 @@ from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.params import FromPath
+from litestar.response import Redirect
 
 from mainstem.admission import Role
 from mainstem.doors.catalog.document import table_paths
@@ -46,17 +49,19 @@ _TYPES = {
 _SIGNED_IN = b'<body data-signed-in="true">'
 
 _PAGES = files("mainstem.doors.console") / "pages"
-_FILES = {
-    name: (_PAGES / name).read_bytes()
-    for name in ("console.html", "console.css", "console.js", "plot.js", "theme.js", "schema.js", "icon.svg")
-}
+_CONSOLE_PAGE = (_PAGES / "console.html").read_bytes()
+_FILES = {each.name: each.read_bytes() for each in _PAGES.iterdir() if each.name.endswith((".js", ".css", ".svg"))}
+# The script shows by the address what is asked for.
+_PARTS = frozenset(("query", "activity", "settings"))
 _SCHEMA_PAGE = (_PAGES / "schema.html").read_bytes()
 _SIGN_IN_PAGE = (_PAGES / "signin.html").read_bytes()
 
 
 def sign_in(path: str) -> bytes | None:
     """What the gate shows a browser that comes to a page of ours without a token. It says nothing of the server."""
-    return _SIGN_IN_PAGE if path.rstrip("/") in ("/console", "/schema") else None
+    part = path.rstrip("/")
+    is_page = part in ("", "/console", "/schema") or part.startswith("/console/tables/")
+    return _SIGN_IN_PAGE if is_page or part.removeprefix("/console/") in _PARTS else None
 
 
 def sign_in_policy() -> bytes:
@@ -77,10 +82,17 @@ def sign_in_policy() -> bytes:
 def console_router(clock: Clock) -> Router:
     """The routes."""
 
-    @get("/console", opt=access(Role.READER))
+    @get("/", opt=access(Role.READER))
+    async def root() -> Redirect:
+        return Redirect("/console")
+
+    @get(["/console", "/console/tables/{name:str}"], opt=access(Role.READER))
     async def console(request: AnyRequest) -> Response[bytes]:
+        return page_of(request)
+
+    def page_of(request: AnyRequest) -> Response[bytes]:
         principal = principal_of(request.scope)
-        page = _FILES["console.html"]
+        page = _CONSOLE_PAGE
         if principal.is_authenticated:
             page = page.replace(b"<body>", _SIGNED_IN)
         answer = Response(page, media_type=_TYPES["html"], headers=_HEADERS)
@@ -91,8 +103,10 @@ def console_router(clock: Clock) -> Router:
         return answer
 
     @get("/console/{name:str}", opt=access(Role.READER))
-    async def part(name: FromPath[str]) -> Response[bytes]:
-        if name not in _FILES or name == "console.html":
+    async def part(request: AnyRequest, name: FromPath[str]) -> Response[bytes]:
+        if name in _PARTS:
+            return page_of(request)
+        if name not in _FILES:
             raise NotFoundException("no such file")
         return Response(_FILES[name], media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
 
@@ -102,7 +116,7 @@ def console_router(clock: Clock) -> Router:
         answer.set_cookie(_cookie(request, "", 0))
         return answer
 
-    return Router(path="/", route_handlers=[console, part, sign_out], include_in_schema=False)
+    return Router(path="/", route_handlers=[root, console, part, sign_out], include_in_schema=False)
 
 
 def _cookie(request: AnyRequest, token: str, age_s: int) -> Cookie:

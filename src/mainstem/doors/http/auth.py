@@ -26,7 +26,8 @@ from mainstem.runtime.clock import Clock
 from mainstem.wire.sync.frames import BEARER_PREFIX
 
 COOKIE = "mainstem_token"
-# Giving out tokens for secrets is the one thing that can be asked without a token.
+# Without a token a probe is told that the server is up, and tokens are given out for secrets; nothing else.
+HEALTH = "/health"
 _TOKEN_ENDPOINT = "/v1/oauth/tokens"
 
 # Somebody else who knows tokens of its own, for some paths: None where this is not one of them.
@@ -120,7 +121,7 @@ class AuthGate:
         self._origins.check_host(scope, asks_for_tokens=self._authenticator.is_on)
         token = _token(scope)
         if token is None:
-            is_open = self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT
+            is_open = (self._gives_tokens and scope["path"] == _TOKEN_ENDPOINT) or _is_probe(scope)
             if not self._authenticator.is_on:
                 self._origins.check_origin(scope)
                 return ANYONE
@@ -198,6 +199,10 @@ def _body(error: Unauthenticated) -> bytes:
     # The shape of Iceberg's errors, which every other door of ours uses too.
     told = {"message": str(error), "type": "NotAuthorizedException", "code": 401, "reason": error.reason}
     return msgspec.json.encode({"error": told})
+
+
+def _is_probe(scope: Scope) -> bool:
+    return scope["type"] == ScopeType.HTTP and scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD")
 
 
 def _token(scope: Scope) -> str | None:

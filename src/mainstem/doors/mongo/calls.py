@@ -135,14 +135,29 @@ class Call:
         if concern is not None:
             if not isinstance(concern, Mapping):
                 raise wrong_type(self.name, "writeConcern", concern, "object")
+            self._check_fields("writeConcern", concern, {"w", "j", "fsync", "wtimeout", "provenance"})
             w = concern.get("w", 1)
             if isinstance(w, str) and w != "majority":
                 raise CommandFailed(79, f'No write concern mode named "{w}" found in replica set configuration')
             if isinstance(w, int) and w > 1:
                 raise CommandFailed(100, "Not enough data-bearing nodes")
-        level = (self.body.get("readConcern") or {}).get("level", "local")
+        reads = self.document("readConcern")
+        # What is acknowledged is seen at once, so that what came `afterClusterTime` is there.
+        self._check_fields("readConcern", reads, {"level", "afterClusterTime", "provenance"})
+        level = reads.get("level", "local")
         if level not in ("local", "available", "majority", "linearizable", "snapshot"):
             raise CommandFailed(9, f"Enumeration value '{level}' for field 'readConcern.level' is not a valid value.")
+        if level == "snapshot" and self.body.get("autocommit") is not False:
+            # Its cursors, and the reads after it, would have to stay at one time.
+            raise CommandFailed(72, "the read concern 'snapshot' is supported within transactions only")
+        version = self.body.get("apiVersion", "1")
+        if version != "1":
+            raise CommandFailed(322, f"API version must be '1', got={version!r}")
+
+    def _check_fields(self, name: str, document: Mapping[str, Any], known: set[str]) -> None:
+        for each in document:
+            if each not in known:
+                raise unknown_field(name, each)
 
     def text(self, name: str, default: str | None = None) -> str:
         """A field that is text."""

@@ -80,6 +80,11 @@ class Cursors:
             raise CommandFailed(43, f"cursor id {cursor_id} not found")
         return cursor
 
+    def principal_of(self, cursor_id: int) -> str | None:
+        """Whose a cursor is; None where there is none."""
+        cursor = self._cursors.get(cursor_id)
+        return None if cursor is None else cursor.principal
+
     def kill(self, cursor_id: int) -> bool:
         """End one."""
         cursor = self._cursors.pop(cursor_id, None)

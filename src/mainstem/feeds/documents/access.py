@@ -31,6 +31,9 @@ class Range(NamedTuple):
     high: bytes
 
 
+_ALL = Range(b"", b"\xff" * 8)
+
+
 class Access(msgspec.Struct, frozen=True):
     """A way to the documents. Without ranges it is a scan; with an index they are of its entries, else of ids."""
 
@@ -62,17 +65,53 @@ def choose(collection: Collection, node: Node, sort: Mapping[str, Any] | None = 
         in_order = wants_id and len(ids) == 1
         return Access(None, ids, in_order and backwards, in_order)
     best: Access | None = None
-    best_score = (0, 0)
+    best_score = (0, 0, False)
     for entries in collection.indexes:
         found = _by_index(entries, conditions)
-        if found is not None and found[0] > best_score:
-            best_score, best = found
+        if found is not None:
+            access = _ordered(collection, found[1], found[0][0], sort)
+            score = (*found[0], access.is_sorted)
+            if score > best_score:
+                best_score, best = score, access
     if best is not None:
         return best
+    for entries in collection.indexes if sort else ():
+        # Every document has an entry in it, unless it is sparse or partial.
+        if entries.index.partial is None and not entries.index.sparse:
+            walked = _ordered(collection, Access(entries.index, (_ALL,)), 0, sort)
+            if walked.is_sorted:
+                return walked
     if wants_id:
         return Access(None, (Range(b"", b"\xff"),), backwards, True)
     natural = sort.get("$natural") if sort else None
     return Access(backwards=natural == -1, is_sorted=natural is not None)
+
+
+def _ordered(collection: Collection, access: Access, points: int, sort: Mapping[str, Any] | None) -> Access:
+    """The same access in the direction of the sort, where walking the index gives its order: the sort's fields follow
+    those that have one value each, all in the index's directions or all in the other, and none holds an array."""
+    index = access.index
+    if not sort or index is None or access.ranges is None or len(access.ranges) != 1:
+        return access
+    fields = index.fields[points : points + len(sort)]
+    if len(fields) < len(sort) or index.is_hashed or not _has_no_arrays(collection, index):
+        return access
+    flipped = set()
+    for field, (name, direction) in zip(fields, sort.items(), strict=True):
+        if field.name != name or direction not in (1, -1):
+            return access
+        flipped.add(field.descending == (direction == 1))
+    if len(flipped) != 1:
+        return access
+    return Access(index, access.ranges, flipped.pop(), is_sorted=True)
+
+
+def _has_no_arrays(collection: Collection, index: Index) -> bool:
+    """Whether every document has one entry in an index, by the types that its fields have had."""
+    known = collection.fields
+    types = [known.types.get(field.path[0], set()) for field in index.fields]
+    is_plain = all(len(field.path) == 1 for field in index.fields)
+    return known.is_known and is_plain and not any("array" in each for each in types)
 
 
 def _hinted(
@@ -92,7 +131,7 @@ def _hinted(
             if found is not None:
                 return found[1]
             # MongoDB walks all of a sparse or partial index then, and leaves out what that does not have.
-            return Access(index, (Range(b"", b"\xff" * 8),))
+            return Access(index, (_ALL,))
     raise Invalid(f"planner returned error: bad hint. got={hint!r}", reason="bad_hint")
 
 

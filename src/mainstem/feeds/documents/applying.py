@@ -166,7 +166,7 @@ def _apply_row(
         state.delete(collection, key)
         identity = decode_document(stored.document).get("_id", identity)
         return RowChange(collection.database, collection.name, "delete", identity, position, hlc, None, before, {})
-    columns = {column: _value(value) for column, value in columns.items() if column not in ("_id", DOCUMENT_COLUMN)}
+    columns = {column: bson_value(value) for column, value in columns.items() if column not in ("_id", DOCUMENT_COLUMN)}
     if stored is None:
         document = {"_id": identity, **columns}
         clocks: Clocks = {}
@@ -196,12 +196,12 @@ def _apply_row(
     )
 
 
-def _value(value: Any) -> Any:
+def bson_value(value: Any) -> Any:
     """A value of JSON as BSON can hold it."""
     if isinstance(value, bool) or not isinstance(value, int | dict | list):
         return value
     if isinstance(value, int):
         return value if -_INT64 <= value < _INT64 else str(value)
     if isinstance(value, dict):
-        return {name.replace("\x00", ""): _value(item) for name, item in value.items()}
-    return [_value(item) for item in value]
+        return {name.replace("\x00", ""): bson_value(item) for name, item in value.items()}
+    return [bson_value(item) for item in value]

@@ -3,7 +3,8 @@
 One rule decides, and `explain` shows it. The table answers the start of a pipeline up to its first `$group` or `$count`
 where the collection is large, no index leads to the documents, the columns say exactly what the documents say
 (`shapes`), and the log holds few changes that are not in the table yet. Those are laid over it, so that what was
-acknowledged is counted. In every other case the documents answer.
+acknowledged is counted. In every other case the documents answer. By the same rule the table finds the documents of a
+filter; they are read from the store and matched again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +16,23 @@ from mainstem.documents.dialects import DUCKDB
 from mainstem.documents.errors import Refused
 from mainstem.documents.parse import parse_filter
 from mainstem.documents.sql import duckdb_text
-from mainstem.feeds.documents.access import choose
+from mainstem.feeds.documents.access import Access, Range, choose
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.shapes import FieldTypes
 from mainstem.feeds.documents.state import Collection
 from mainstem.wire.mongo.batches import table_of
+from mainstem.wire.mongo.keys import key_bytes
 
 # Below that the documents answer before a query is planned.
 DOCUMENTS_MIN = 20_000
 # Changes that may wait in the log: laying them over the table takes longer than reading the documents, beyond.
 PENDING_MAX = 20_000
 GROUPS_MAX = 100_000
+# What queries call the lake.
+_WAREHOUSE = "lake"
+KEYS_MAX = 10_000
+# How long a table may take to answer for a collection.
+ANSWER_S_MAX = 60.0
 _KINDS = {"BIGINT": Kind.INTEGER, "DOUBLE": Kind.DOUBLE, "VARCHAR": Kind.STRING, "BOOLEAN": Kind.BOOLEAN}
 
 
@@ -50,12 +57,13 @@ async def plan(  # noqa: PLR0911 - each condition that does not hold returns
     documents: Documents,
     collection: Collection,
     stages: Sequence[Mapping[str, Any]],
-    documents_min: int = DOCUMENTS_MIN,
+    *,
+    keys: bool = False,
 ) -> Plan:
-    """Decide who answers a pipeline."""
+    """Decide who answers a pipeline; `keys`: who finds the documents of its one `$match`."""
     size = documents.state.last_place(collection) if collection.number else 0
-    if size < documents_min:
-        return Plan(f"a small collection. expected=at least {documents_min} documents got={size}")
+    if size < DOCUMENTS_MIN:
+        return Plan(f"a small collection. expected=at least {DOCUMENTS_MIN} documents got={size}")
     filter = stages[0].get("$match") if stages else None
     if filter and choose(collection, parse_filter(filter)).ranges is not None:
         return Plan("an index leads to the documents")
@@ -69,10 +77,12 @@ async def plan(  # noqa: PLR0911 - each condition that does not hold returns
     if columns is None:
         return Plan("there is no table, or one with declared columns")
     pushed = push_down(stages, typed(collection.fields, columns))
-    if pushed.group is None:
-        return Plan("no $group or $count at the start that columns answer exactly")
+    if not pushed.stages if keys else pushed.group is None:
+        return Plan("columns do not answer its start exactly, up to a $group or $count")
+    # In full: DuckDB takes a database of the name `lake`, `system` or `temp` for one of its own.
+    relation = ".".join(map(DUCKDB.identifier, (_WAREHOUSE, table.namespace, table.table)))
     try:
-        text, parameters = pushed.sql(f"{DUCKDB.identifier(table.namespace)}.{DUCKDB.identifier(table.table)}")
+        text, parameters = pushed.sql(relation, "_key")
         return Plan("the columns answer", pushed, duckdb_text(text, parameters), waiting > 0)
     except Refused as error:
         return Plan(str(error))
@@ -93,12 +103,32 @@ def typed(fields: FieldTypes, columns: Mapping[str, str]) -> TypedTable:
     return TypedTable(types, usable)
 
 
-async def answer(documents: Documents, collection: Collection, chosen: Plan, timeout_s: float) -> Answer | None:
+async def answer(
+    documents: Documents, collection: Collection, chosen: Plan, timeout_s: float = ANSWER_S_MAX
+) -> Answer | None:
     """Ask the table; None where it cannot answer after all, or a write meanwhile made its columns inexact."""
     assert chosen.pushed is not None and chosen.pushed.group is not None
-    known = collection.fields.version
-    rows = await documents.tables.select(chosen.sql, latest=chosen.latest, rows_max=GROUPS_MAX, timeout_s=timeout_s)
-    is_same = documents.state.find(collection.database, collection.name) is collection
-    if rows is None or not is_same or collection.fields.version != known:
+    rows = await _select(documents, collection, chosen, GROUPS_MAX, timeout_s)
+    if rows is None:
         return None
     return Answer([chosen.pushed.group.document(row) for row in rows], chosen.pushed.stages)
+
+
+async def find(documents: Documents, collection: Collection, filter: Mapping[str, Any]) -> Access | None:
+    """The way to the documents of a filter that no index leads to, by the table's columns; None where they do not say,
+    or match so many documents that walking through all of them is no slower."""
+    chosen = await plan(documents, collection, [{"$match": filter}], keys=True)
+    rows = None if chosen.pushed is None else await _select(documents, collection, chosen, KEYS_MAX, ANSWER_S_MAX)
+    if rows is None:
+        return None
+    keys = documents.state.in_place(collection, [key_bytes(key) for (key,) in rows])
+    return Access(ranges=tuple(Range(key, key + b"\x00") for key in keys))
+
+
+async def _select(
+    documents: Documents, collection: Collection, chosen: Plan, rows_max: int, timeout_s: float
+) -> list[tuple[Any, ...]] | None:
+    known = collection.fields.version
+    rows = await documents.tables.select(chosen.sql, latest=chosen.latest, rows_max=rows_max, timeout_s=timeout_s)
+    is_same = documents.state.find(collection.database, collection.name) is collection
+    return rows if is_same and collection.fields.version == known else None

@@ -8,16 +8,19 @@ import heapq
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from mainstem.documents import matcher, sort_key
 from mainstem.documents.ast import And, Compare, Field, Node, Op
+from mainstem.feeds.documents import walking
 from mainstem.feeds.documents.access import Access, choose
-from mainstem.feeds.documents.state import Collection, State, Stored
-from mainstem.model.errors import Overloaded
+from mainstem.feeds.documents.spilling import Found, Runs
+from mainstem.feeds.documents.state import Collection, State
+from mainstem.feeds.documents.walking import Stored
 from mainstem.wire.mongo.frames import decode_document
 
-# As MongoDB bounds a sort in memory.
+# As MongoDB bounds a sort in memory: beyond that it goes to disk, or is refused with `allowDiskUse: false`.
 SORT_BYTES_MAX = 100 * 1024 * 1024
 # After so many documents without a result the reader gives way.
 TICK_DOCUMENTS = 128
@@ -25,19 +28,6 @@ _DOCUMENT_OVERHEAD_BYTES = 300
 
 # By collection and id, what a transaction has written and nobody else sees yet; None is a delete.
 Overlay = dict[tuple[str, str], dict[bytes, bytes | None]]
-
-
-class Found(NamedTuple):
-    """A document that matches. `values` is it decoded, where that was needed already."""
-
-    key: bytes
-    document: bytes
-    values: dict[str, Any] | None
-    hlc: int = 0
-
-    def decoded(self) -> dict[str, Any]:
-        """The document's values."""
-        return decode_document(self.document) if self.values is None else self.values
 
 
 class View:
@@ -111,9 +101,9 @@ class View:
                     yield None
 
     def _candidates(self, collection: Collection, access: Access) -> Iterator[Stored]:
-        state, db = self.state, self._db
+        state, db, number = self.state, self._db or self.state.db, collection.number
         if access.ranges is None:
-            yield from state.scan(collection, backwards=access.backwards, db=db)
+            yield from walking.scan(db, number, backwards=access.backwards)
             return
         if access.index is None:
             for low, high in access.ranges:
@@ -122,12 +112,12 @@ class View:
                     if stored is not None:
                         yield stored
                 else:
-                    yield from state.by_id(collection, low, high, backwards=access.backwards, db=db)
+                    yield from walking.by_id(db, number, low, high, backwards=access.backwards)
             return
         # A document may have several entries in the ranges.
         seen: set[int] = set()
         for low, high in access.ranges:
-            for stored in state.by_index(collection, access.index, low, high, backwards=access.backwards, db=db):
+            for stored in walking.by_index(db, number, access.index, low, high, backwards=access.backwards):
                 if stored.place not in seen:
                     seen.add(stored.place)
                     yield stored
@@ -141,12 +131,15 @@ class View:
         skip: int = 0,
         limit: int | None = None,
         hint: Any = None,
+        access: Access | None = None,
+        may_spill: bool = True,
     ) -> Iterator[Found | None]:
         """What `find` of MongoDB returns, before any projection."""
-        access = choose(collection, node, sort, hint)
+        access = access or choose(collection, node, sort, hint)
         found = self.find(collection, node, access)
         if sort and not (access.is_sorted and not self.overlay_of(collection)):
-            return _sorted(found, {k: v for k, v in sort.items() if k != "$natural"}, skip, limit)
+            fields = {k: v for k, v in sort.items() if k != "$natural"}
+            return _sorted(found, fields, skip, limit, self.state.folder if may_spill else None)
         return _sliced(found, skip, limit)
 
 
@@ -171,32 +164,30 @@ def _sliced(found: Iterator[Found | None], skip: int, limit: int | None) -> Iter
 
 
 def _sorted(
-    found: Iterator[Found | None], sort: Mapping[str, Any], skip: int, limit: int | None
+    found: Iterator[Found | None], sort: Mapping[str, Any], skip: int, limit: int | None, folder: Path | None
 ) -> Iterator[Found | None]:
+    """In order. What is more than the bound goes to files of the folder, or is refused where there is none."""
     if not sort:
         yield from _sliced(found, skip, limit)
         return
     key_of = sort_key(sort)
     size = 0
-    kept: list[tuple[Any, int, bytes, bytes, int]] = []
+    kept: list[tuple[Any, int, Found]] = []
     wanted = None if limit is None else skip + limit
-    number = 0
-    for each in found:
-        if each is None:
-            yield None
-            continue
-        number += 1
-        kept.append((key_of(each.decoded()), number, each.key, each.document, each.hlc))
-        size += len(each.document) + _DOCUMENT_OVERHEAD_BYTES
-        if wanted is not None and len(kept) >= 2 * wanted + 1_000:
-            kept = heapq.nsmallest(wanted, kept)
-            size = sum([len(item[3]) + _DOCUMENT_OVERHEAD_BYTES for item in kept])
-        if size > SORT_BYTES_MAX:
-            raise Overloaded(
-                f"Sort exceeded memory limit of {SORT_BYTES_MAX} bytes", retry_after_s=60.0, reason="sort_memory"
-            )
-        if number % TICK_DOCUMENTS == 0:
-            yield None
-    kept.sort()
-    for _, _, key, document, hlc in islice(kept, skip, wanted):
-        yield Found(key, document, None, hlc)
+    with Runs(folder, lambda each: key_of(each.decoded())) as runs:
+        for number, each in enumerate(found):
+            if number % TICK_DOCUMENTS == 0:
+                yield None
+            if each is None:
+                continue
+            kept.append((key_of(each.decoded()), number, Found(each.key, each.document, None, each.hlc)))
+            size += len(each.document) + _DOCUMENT_OVERHEAD_BYTES
+            if wanted is not None and len(kept) >= 2 * wanted + 1_000:
+                kept = heapq.nsmallest(wanted, kept)
+                size = sum([len(item[2].document) + _DOCUMENT_OVERHEAD_BYTES for item in kept])
+            if size > SORT_BYTES_MAX:
+                kept.sort()
+                runs.add([item[2] for item in kept])
+                kept, size = [], 0
+        kept.sort()
+        yield from islice(runs.merged([item[2] for item in kept]), skip, wanted)

@@ -7,16 +7,17 @@ the log where it is missing, is of another log, or is so old that the log does n
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from mainstem.admission import Intake
 from mainstem.feeds.documents.applying import UNLOADED, RowChange, apply_batch, apply_rows, bare_description, keys_of
+from mainstem.feeds.documents.carrying import DocumentsBatch, Writer
 from mainstem.feeds.documents.checks import is_reserved
 from mainstem.feeds.documents.past import Gone, Past, reader
 from mainstem.feeds.documents.shapes import Shape, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
-from mainstem.feeds.documents.writing import DocumentsBatch, Writer
+from mainstem.feeds.documents.tables import TableRow, Tables
 from mainstem.feeds.tap import Arrival
 from mainstem.log import Log
 from mainstem.log.expand import Expander
@@ -35,43 +36,6 @@ ANSWERS_KEPT_MS = 35 * 60 * 1000
 # What happened lately, for change streams at the tail.
 RECENT_BYTES_MAX = 64 * 1024 * 1024
 _LOADED_ROWS = 2_000
-
-
-class TableRow(NamedTuple):
-    """A row of a table: its key, the exact document where it has one, and its columns."""
-
-    key: str
-    hlc: int
-    document: bytes | None
-    columns: dict[str, Any]
-    # Columns that were written after the document, by another door.
-    newer: dict[str, tuple[int, str]]
-
-
-class Tables(Protocol):
-    """The tables behind the log. The app provides it; this package knows no engine."""
-
-    async def names(self) -> list[TableName]:
-        """Every state table there is."""
-        ...
-
-    async def covered(self, table: TableName) -> LogPosition:
-        """How much of the log a table holds."""
-        ...
-
-    def rows(self, table: TableName) -> AsyncIterator[list[TableRow]]:
-        """A table's rows."""
-        ...
-
-    async def columns(self, table: TableName) -> Mapping[str, str] | None:
-        """The fields that are columns under their own names, with the columns' SQL types; None without a table, or
-        with one whose declared columns may refuse a row."""
-        ...
-
-    async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> list[tuple[Any, ...]] | None:
-        """The rows of a query over tables, with what the log has beyond them where `latest`; None where there are too
-        many, or nobody can answer now."""
-        ...
 
 
 class Happened(NamedTuple):

@@ -10,19 +10,22 @@ Belongs to the event loop. What is applied here is durable in the log already.
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from mainstem.feeds.documents import walking
 from mainstem.feeds.documents.indexes import Entries, Index, parse_index
 from mainstem.feeds.documents.shapes import FieldTypes, Shape
+from mainstem.feeds.documents.walking import CHUNK_ROWS, Stored
 from mainstem.model.position import NOWHERE, UNNAMED, LogId, LogPosition
 from mainstem.wire.mongo.frames import decode_document, encode_document
 
 VERSION = 2
 # The documents of this collection describe the others of their database.
 COLLECTIONS = "system.collections"
-CHUNK_ROWS = 256
+# An index in the making is stored every so many documents.
+_COMMIT_ROWS = 4_096
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER, position INTEGER, log TEXT);
@@ -44,17 +47,6 @@ _UPSERT = (
 )
 
 
-class Stored(NamedTuple):
-    """A document in the store."""
-
-    place: int
-    key: bytes
-    document: bytes
-    hlc: int
-    # Clocks of columns that another door wrote one by one; None where the whole row has `hlc`.
-    clocks: bytes | None
-
-
 class Collection:
     """One collection: what is declared of it, and its indexes."""
 
@@ -65,6 +57,8 @@ class Collection:
         self.fields = FieldTypes()
         # A position at which everything that was written to it was in the log.
         self.changed = NOWHERE
+        # Indexes that are being made: kept up with writes, and not read yet.
+        self.building: list[Entries] = []
         self.describe(document)
 
     def describe(self, document: Mapping[str, Any]) -> None:
@@ -76,6 +70,11 @@ class Collection:
             Entries(parse_index({k: v for k, v in each.items() if k != "number"}, each["number"]))
             for each in document.get("indexes", ())
         ]
+
+    @property
+    def kept(self) -> list[Entries]:
+        """The indexes that a write keeps up, those that are being made among them."""
+        return [*self.indexes, *self.building] if self.building else self.indexes
 
     @property
     def namespace(self) -> str:
@@ -106,6 +105,11 @@ class State:
         self.log = UNNAMED
         self.collections: dict[tuple[str, str], Collection] = {}
         self._load()
+
+    @property
+    def folder(self) -> Path:
+        """Where the store is, and what is larger than memory for a while."""
+        return self._path.parent
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, cached_statements=512)
@@ -218,16 +222,54 @@ class State:
         after = {entries.index.number: entries for entries in known.indexes}
         for number in before.keys() - after.keys():
             self.db.execute(f"DROP TABLE IF EXISTS x{known.number}_{number}")
-        for number in after.keys() - before.keys():
+        built = {entries.index.number for entries in known.building}
+        known.building = [entries for entries in known.building if entries.index.number not in after]
+        for number in after.keys() - before.keys() - built:
             self._make_index(known, after[number])
         return known
 
     def _make_index(self, collection: Collection, entries: Entries) -> None:
+        """Make an index at once: of a collection that is being described anew, from the log."""
+        self._index_table(collection, entries)
+        for stored in walking.scan(self.db, collection.number):
+            self._enter(collection, entries, stored)
+
+    def _index_table(self, collection: Collection, entries: Entries) -> None:
+        self.begin()
         table = f"x{collection.number}_{entries.index.number}"
+        # One may be left of an index that was not finished.
+        self.db.execute(f"DROP TABLE IF EXISTS {table}")
         self.db.execute(f"CREATE TABLE {table} (entry BLOB, place INTEGER, PRIMARY KEY (entry, place)) WITHOUT ROWID")
-        for stored in self.scan(collection):
-            found = entries.stored(decode_document(stored.document))
-            self.db.executemany(f"INSERT INTO {table} VALUES (?, ?)", [(entry, stored.place) for entry in found])
+
+    def _enter(self, collection: Collection, entries: Entries, stored: Stored) -> None:
+        table = f"x{collection.number}_{entries.index.number}"
+        found = entries.stored(decode_document(stored.document))
+        rows = [(entry, stored.place) for entry in found]
+        self.db.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?)", rows)
+
+    def build_index(self, collection: Collection, entries: Entries) -> Iterator[Stored]:
+        """Make an index step by step, while others write: each document is entered after it was given. Whoever takes
+        them all has an index that `describe` takes over; `abandon_index` it otherwise."""
+        self._index_table(collection, entries)
+        collection.building.append(entries)
+        for number, stored in enumerate(walking.scan(self.db, collection.number)):
+            yield stored
+            if self.collections.get((collection.database, collection.name)) is not collection:
+                return
+            self.begin()
+            # As it is now: it may have been changed, or be gone, since it was read.
+            newest = self.get(collection, stored.key)
+            if newest is not None and newest.place == stored.place:
+                self._enter(collection, entries, newest)
+            if number % _COMMIT_ROWS == 0:
+                self.commit()
+
+    def abandon_index(self, collection: Collection, entries: Entries) -> None:
+        """An index that was not finished goes."""
+        if entries in collection.building:
+            collection.building.remove(entries)
+            self.begin()
+            self.db.execute(f"DROP TABLE IF EXISTS x{collection.number}_{entries.index.number}")
 
     def drop(self, database: str, name: str) -> None:
         """A collection is gone, with all that is in it."""
@@ -235,7 +277,7 @@ class State:
         if known is None:
             return
         self.begin()
-        for entries in known.indexes:
+        for entries in known.kept:
             self.db.execute(f"DROP TABLE IF EXISTS x{known.number}_{entries.index.number}")
         self.db.execute(f"DROP TABLE c{known.number}")
         self.db.execute("DELETE FROM collections WHERE number = ?", (known.number,))
@@ -253,7 +295,7 @@ class State:
 
     def put_all(self, collection: Collection, rows: list[tuple[bytes, bytes, int]]) -> None:
         """Documents are now these: key, document and clock of each."""
-        if collection.indexes:
+        if collection.kept:
             for key, document, hlc in rows:
                 self.put(collection, key, document, hlc)
             return
@@ -264,7 +306,7 @@ class State:
         """A document is now this."""
         self.begin()
         table = f"c{collection.number}"
-        if not collection.indexes:
+        if not collection.kept:
             self.db.execute(_UPSERT.format(table), (key, document, hlc, clocks))
             return
         old = self.get(collection, key)
@@ -284,7 +326,7 @@ class State:
     def delete(self, collection: Collection, key: bytes) -> None:
         """A document is gone."""
         self.begin()
-        if collection.indexes:
+        if collection.kept:
             old = self.get(collection, key)
             if old is None:
                 return
@@ -294,7 +336,7 @@ class State:
     def _index(self, collection: Collection, place: int, old: bytes | None, new: bytes | None) -> None:
         before = None if old is None else decode_document(old)
         after = None if new is None else decode_document(new)
-        for entries in collection.indexes:
+        for entries in collection.kept:
             had = entries.stored(before)
             has = entries.stored(after)
             table = f"x{collection.number}_{entries.index.number}"
@@ -324,6 +366,16 @@ class State:
         rows = self.db.execute(f"SELECT key FROM c{collection.number} WHERE key IN ({marks})", keys)
         return {key for (key,) in rows.fetchall()}
 
+    def in_place(self, collection: Collection, keys: list[bytes]) -> list[bytes]:
+        """Those of the ids that there are, in the order of their documents."""
+        found: list[tuple[int, bytes]] = []
+        for first in range(0, len(keys), CHUNK_ROWS):
+            part = keys[first : first + CHUNK_ROWS]
+            marks = ",".join("?" * len(part))
+            sql = f"SELECT place, key FROM c{collection.number} WHERE key IN ({marks})"
+            found += self.db.execute(sql, part).fetchall()
+        return [key for _, key in sorted(found)]
+
     def count(self, collection: Collection, db: sqlite3.Connection | None = None) -> int:
         """How many documents there are."""
         return int((db or self.db).execute(f"SELECT count(*) FROM c{collection.number}").fetchone()[0])
@@ -337,92 +389,6 @@ class State:
         """How many bytes the documents have."""
         row = self.db.execute(f"SELECT coalesce(sum(length(document)), 0) FROM c{collection.number}").fetchone()
         return int(row[0])
-
-    def scan(
-        self, collection: Collection, *, backwards: bool = False, db: sqlite3.Connection | None = None
-    ) -> Iterator[Stored]:
-        """Every document in the order of their places. What is written meanwhile may be seen or not."""
-        sign, order = ("<", "DESC") if backwards else (">", "ASC")
-        place = 1 << 62 if backwards else 0
-        while True:
-            rows = (
-                (db or self.db)
-                .execute(
-                    f"SELECT place, key, document, hlc, clocks FROM c{collection.number} WHERE place {sign} ? "
-                    f"ORDER BY place {order} LIMIT {CHUNK_ROWS}",
-                    (place,),
-                )
-                .fetchall()
-            )
-            for row in rows:
-                yield Stored(*row)
-            if len(rows) < CHUNK_ROWS:
-                return
-            place = rows[-1][0]
-
-    def by_id(
-        self,
-        collection: Collection,
-        low: bytes = b"",
-        high: bytes | None = None,
-        *,
-        backwards: bool = False,
-        db: sqlite3.Connection | None = None,
-    ) -> Iterator[Stored]:
-        """Documents whose id is in a range (low <= id < high), in order."""
-        table = f"c{collection.number}"
-        high = b"\xff" if high is None else high
-        while True:
-            order = "DESC" if backwards else "ASC"
-            rows = (
-                (db or self.db)
-                .execute(
-                    f"SELECT place, key, document, hlc, clocks FROM {table} WHERE key >= ? AND key < ? "
-                    f"ORDER BY key {order} LIMIT {CHUNK_ROWS}",
-                    (low, high),
-                )
-                .fetchall()
-            )
-            for row in rows:
-                yield Stored(*row)
-            if len(rows) < CHUNK_ROWS:
-                return
-            if backwards:
-                high = rows[-1][1]
-            else:
-                low = rows[-1][1] + b"\x00"
-
-    def by_index(
-        self,
-        collection: Collection,
-        index: Index,
-        low: bytes,
-        high: bytes,
-        *,
-        backwards: bool = False,
-        db: sqlite3.Connection | None = None,
-    ) -> Iterator[Stored]:
-        """Documents with an entry in a range (low <= entry < high), in the order of the entries."""
-        table, documents = f"x{collection.number}_{index.number}", f"c{collection.number}"
-        sign, order = ("<", "DESC") if backwards else (">", "ASC")
-        at: tuple[bytes, int] = (high, -1) if backwards else (low, -1)
-        while True:
-            bound = "entry >= ?" if backwards else "entry < ?"
-            rows = (
-                (db or self.db)
-                .execute(
-                    f"SELECT d.place, d.key, d.document, d.hlc, d.clocks, x.entry FROM {table} x JOIN {documents} d "
-                    f"ON d.place = x.place WHERE (x.entry, x.place) {sign} (?, ?) AND x.{bound} "
-                    f"ORDER BY x.entry {order}, x.place {order} LIMIT {CHUNK_ROWS}",
-                    (*at, low if backwards else high),
-                )
-                .fetchall()
-            )
-            for row in rows:
-                yield Stored(*row[:5])
-            if len(rows) < CHUNK_ROWS:
-                return
-            at = (rows[-1][5], rows[-1][0])
 
     def holders(self, collection: Collection, index: Index, entry: bytes) -> list[bytes]:
         """The ids of documents that have an entry of a unique index."""

@@ -22,7 +22,7 @@ from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import COLLECTIONS
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.mongo.batches import DocumentOperation, Kind, collection_of
 from mainstem.wire.mongo.frames import decode_document, encode_document
 from mainstem.wire.mongo.keys import id_of_key
@@ -278,14 +278,22 @@ def parse_token(documents: Documents, token: Any) -> Place:
     return place
 
 
-def first_kept(documents: Documents) -> LogPosition:
-    """Before the first position that the log keeps."""
+async def kept_since(documents: Documents, hlc: int) -> LogPosition:
+    """Before the first position that the log keeps. Raises HistoryLost where changes of that time may be gone."""
     kept = documents.log.segments()
-    return LogPosition((kept[0].first if kept else documents.log.sealed + 1) - 1)
+    before = LogPosition((kept[0].first if kept else documents.log.sealed + 1) - 1)
+    if before > NOWHERE:
+        try:
+            first = await asyncio.to_thread(_some, reader(documents.log, before), 1)
+        except Gone:
+            raise HistoryLost("the log was trimmed meanwhile") from None
+        if hlc < first[0].hlc_first if first else hlc <= documents.hlc:
+            raise HistoryLost("the log does not reach back to that time")
+    return before
 
 
-def _some(items: Iterator[Past]) -> list[Past]:
-    return list(islice(items, READ_AT_ONCE))
+def _some(items: Iterator[Past], count: int = READ_AT_ONCE) -> list[Past]:
+    return list(islice(items, count))
 
 
 def _changes_of(past: Past) -> Iterator[RowChange]:

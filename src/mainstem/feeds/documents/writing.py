@@ -5,7 +5,6 @@ batches to `Writer`, which puts them through the gate into the log. What is dura
 log's order, before anybody who waits hears of it.
 """
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -13,45 +12,27 @@ from typing import Any, NamedTuple, TypeVar
 from bson.binary import Binary
 from bson.objectid import ObjectId
 
-from mainstem.admission import Intake
 from mainstem.documents import matcher
+from mainstem.feeds.documents.carrying import Writer
 from mainstem.feeds.documents.checks import check_name
-from mainstem.feeds.documents.drafts import Busy, Draft, Held, document_hold
+from mainstem.feeds.documents.drafts import Busy, Draft, document_hold
 from mainstem.feeds.documents.errors import DuplicateKey, NotValid, WriteConflict
 from mainstem.feeds.documents.indexes import Entries
-from mainstem.feeds.documents.reading import Found, View
-from mainstem.feeds.documents.shapes import Shapes
-from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
-from mainstem.model.batch import Batch, Encoding
-from mainstem.model.change import SourceId
-from mainstem.model.checksum import crc32
-from mainstem.model.errors import Invalid, Overloaded
-from mainstem.model.position import LogPosition
+from mainstem.feeds.documents.reading import View
+from mainstem.feeds.documents.spilling import Found
+from mainstem.feeds.documents.state import COLLECTIONS, Collection
+from mainstem.model.errors import Invalid
 from mainstem.wire.mongo.batches import (
-    SOURCES,
     DocumentBatch,
     DocumentOperation,
     Kind,
-    encode_batch,
-    table_of,
 )
 from mainstem.wire.mongo.frames import encode_document, id_document
 from mainstem.wire.mongo.keys import key_text
 from mainstem.wire.mongo.ordered import ordered
 
-# Batches on their way to the log at once. Each lane is a source of its own, with one batch at a time.
-LANES = 64
 TRANSACTION_BYTES_MAX = 40 * 1024 * 1024
-_RETRY_AFTER_S = 1.0
 T = TypeVar("T")
-
-
-class DocumentsBatch(Batch, frozen=True, kw_only=True, gc=False):
-    """A batch of the Mongo door with its operations at hand: whoever hears of it need not read the payload again."""
-
-    documents: DocumentBatch
-    keys: tuple[bytes, ...]
-    shapes: Shapes
 
 
 class Retry(NamedTuple):
@@ -68,70 +49,6 @@ class Change(NamedTuple):
     values: dict[str, Any]
     kind: Kind
     description: bytes | None
-
-
-class Writer:
-    """Puts batches through the gate into the log. Belongs to the event loop."""
-
-    def __init__(self, intake: Intake, state: State, new_id: Callable[[], ObjectId] = ObjectId) -> None:
-        self._intake = intake
-        self.state = state
-        self.held = Held()
-        self.new_id = new_id
-        self._lanes: asyncio.Queue[int] = asyncio.Queue()
-        for lane in range(LANES):
-            self._lanes.put_nowait(lane)
-        self._under_way: set[asyncio.Task[LogPosition]] = set()
-        self._closing = False
-
-    async def carry(self, draft: Draft, batch: DocumentBatch) -> LogPosition:
-        """Make a draft's batch durable, then let go of what the draft holds. Goes on when the caller goes away."""
-        if self._closing:
-            self.held.release(draft)
-            raise Overloaded("the server is stopping", retry_after_s=_RETRY_AFTER_S, reason="shutting_down")
-        draft.is_carried = True
-        task = asyncio.create_task(self._carry(draft, batch, tuple(draft.keys), draft.shapes))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        return await asyncio.shield(task)
-
-    async def _carry(self, draft: Draft, batch: DocumentBatch, keys: tuple[bytes, ...], shapes: Shapes) -> LogPosition:
-        try:
-            lane = await self._lanes.get()
-            try:
-                return await self._append(lane, batch, keys, shapes)
-            finally:
-                self._lanes.put_nowait(lane)
-        finally:
-            draft.is_carried = False
-            self.held.release(draft)
-
-    async def _append(self, lane: int, batch: DocumentBatch, keys: tuple[bytes, ...], shapes: Shapes) -> LogPosition:
-        places = {(each.database, each.collection) for each in batch.operations}
-        payload = encode_batch(batch)
-        source = SourceId(f"{SOURCES}{lane}")
-        ticket = self._intake.take(
-            DocumentsBatch(
-                source=source,
-                sequence=self._intake.gate.dedup.highest(source) + 1,
-                count=len(batch.operations),
-                encoding=Encoding.DOCUMENTS,
-                payload=payload,
-                fingerprint=crc32(payload),
-                tables=frozenset([table_of(*place) for place in places]),
-                documents=batch,
-                keys=keys,
-                shapes=shapes,
-            )
-        )
-        assert ticket.outcome is not None
-        return (await ticket.outcome).last
-
-    async def close(self) -> None:
-        """Take nothing more, and wait for what is under way."""
-        self._closing = True
-        if self._under_way:
-            await asyncio.wait(self._under_way)
 
 
 class Unit:
@@ -312,7 +229,7 @@ class Unit:
         if taken := self.state.taken(collection, keys[:free]):
             free = next(at for at, key in enumerate(keys) if key in taken)
         for at, (document, values) in enumerate(documents[:free]):
-            if collection.indexes:
+            if collection.kept:
                 try:
                     unique = self._unique(collection, keys[at], None, values)
                 except (DuplicateKey, Invalid, Busy):
@@ -411,7 +328,7 @@ class Unit:
     ) -> dict[tuple[str, str, int, bytes], bytes | None]:
         """Check the unique indexes, hold the values that are taken or freed, and say which."""
         changes: dict[tuple[str, str, int, bytes], bytes | None] = {}
-        for entries in collection.indexes:
+        for entries in collection.kept:
             index = entries.index
             had = entries.stored(before)
             has = entries.of(after) if after is not None else set()

@@ -7,7 +7,6 @@ caches.
 """
 
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from mainstem.feeds.topics.partition import LEADER_EPOCH
 from mainstem.feeds.topics.segments import SegmentFile, SegmentRecords
-from mainstem.model.errors import MainstemError, Overloaded
+from mainstem.model.errors import Overloaded
 from mainstem.model.names import TableName
 from mainstem.runtime.children import python_module
 from mainstem.runtime.lifetime import die_with_parent
@@ -31,7 +30,8 @@ LANES = 2
 # Behind the gateway, and behind the pipeline: whoever is gigabytes behind is in no hurry.
 NICE = 5
 IDLE_S = 60.0
-_FOUND, _FAILED = b"\0", b"\1"
+# How an answer begins: batches, or why there are none.
+_FOUND, _GONE, _FAILED = b"\0", b"\1", b"\2"
 
 
 class TableRows(Protocol):
@@ -121,9 +121,10 @@ class _Lane:
         answer = self._pipe.recv_bytes()
         if answer[:1] == _FOUND:
             return answer[1:]
-        error = pickle.loads(answer[1:])
-        assert isinstance(error, Exception)
-        raise error
+        text = answer[1:].decode()
+        if answer[:1] == _GONE:
+            raise FileNotFoundError(text)
+        raise Overloaded(f"sealed records cannot be read. got={text}", retry_after_s=1.0, reason="internal_error")
 
     def close(self) -> None:
         self._pipe.close()
@@ -134,11 +135,11 @@ class _Lane:
 def _answer(job: SealedRead, known: SegmentRecords) -> bytes:
     try:
         return _FOUND + read_sealed(job, known)
-    except (OSError, MainstemError) as error:
-        return _FAILED + pickle.dumps(error)
-    # The process' edge: an error of ours is told where it is logged, and the next read is tried again.
+    except FileNotFoundError as error:
+        return _GONE + str(error).encode()
+    # The process' edge: whatever went wrong is the answer, and the client asks again.
     except Exception as error:
-        return _FAILED + pickle.dumps(MainstemError(f"sealed records cannot be read. got={error!r}"))
+        return _FAILED + repr(error).encode()
 
 
 def main() -> None:

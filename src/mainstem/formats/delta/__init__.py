@@ -1,13 +1,21 @@
-"""Delta tables for Python, and where they are stored."""
+"""Delta tables for Python, and where they are stored.
 
-from mainstem.formats.delta.asynchronous import AsyncDeltaTable
-from mainstem.formats.delta.errors import VersionMismatchError
-from mainstem.formats.delta.find import Find
-from mainstem.formats.delta.replacing import Changed
-from mainstem.formats.delta.snapshot import Snapshot
-from mainstem.formats.delta.storage import LocalStorage, MemoryStorage, S3Storage, Storage, create_storage
-from mainstem.formats.delta.table import DeltaTable
-from mainstem.formats.delta.zones import ScanStatistics
+Names are loaded when they are asked for: an executor's Python worker needs a few modules of this package, and would
+otherwise hold pandas and all of the query languages in memory with them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainstem.formats.delta.asynchronous import AsyncDeltaTable
+    from mainstem.formats.delta.errors import VersionMismatchError
+    from mainstem.formats.delta.find import Find
+    from mainstem.formats.delta.replacing import Changed
+    from mainstem.formats.delta.snapshot import Snapshot
+    from mainstem.formats.delta.storage import LocalStorage, MemoryStorage, S3Storage, Storage, create_storage
+    from mainstem.formats.delta.table import DeltaTable
+    from mainstem.formats.delta.zones import ScanStatistics
 
 __all__ = [
     "AsyncDeltaTable",
@@ -23,3 +31,26 @@ __all__ = [
     "VersionMismatchError",
     "create_storage",
 ]
+
+_MODULES = {
+    "AsyncDeltaTable": "asynchronous",
+    "Changed": "replacing",
+    "DeltaTable": "table",
+    "Find": "find",
+    "LocalStorage": "storage",
+    "MemoryStorage": "storage",
+    "S3Storage": "storage",
+    "ScanStatistics": "zones",
+    "Snapshot": "snapshot",
+    "Storage": "storage",
+    "VersionMismatchError": "errors",
+    "create_storage": "storage",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found

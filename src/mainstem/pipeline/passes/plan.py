@@ -102,6 +102,8 @@ class TableTask:
     appends: bool = False
     # Whether the tables need nothing but the last change of each key: the others need not come to a Python worker.
     latest_only: bool = False
+    # Where rows come as no more than their positions: the segments that the rest of them is in.
+    segments: tuple[str, ...] = ()
     # Columns that came later than the table: old rows up to the position lack them.
     since: Mapping[str, LogPosition] = field(default_factory=dict)
     state: Part | None = None

@@ -23,8 +23,6 @@ ROWS_SCHEMA = StructType(
         StructField("stands_for", LongType()),
     ]
 )
-# What a state needs of a change.
-_STATE_COLUMNS = ("position", "hlc", "namespace", "table", "op", "key", "columns", "source")
 _TYPES = {field.name: field.dataType.simpleString() for field in ROWS_SCHEMA.fields}
 _JSON_OPTIONS = (
     "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX',"
@@ -42,10 +40,10 @@ def changes_as_rows(changes: DataFrame) -> DataFrame:
     )
 
 
-def latest_as_rows(changes: DataFrame) -> DataFrame:
-    """The last changes of their keys (see `latest_of_each_key`) as rows of a pass that writes nothing but a state."""
-    known = {name: spark_name(name) for name in (*_STATE_COLUMNS, "stands_for")}
-    return _selected(changes, {**known, "evidence": f"CAST({CHANGE} AS tinyint)"})
+def latest_as_rows(latest: DataFrame, table: TableName) -> DataFrame:
+    """The last positions of a table's keys (see `latest_of_each_key`) as rows of a pass that reads the rest itself."""
+    known = {"position": "position", "stands_for": "stands_for", "evidence": f"CAST({CHANGE} AS tinyint)"}
+    return _rows(latest, table, known)
 
 
 def old_rows_as_evidence(rows: DataFrame, task: TableTask) -> DataFrame:

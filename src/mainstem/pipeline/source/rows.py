@@ -39,6 +39,8 @@ SEGMENT_SCHEMA = StructType(
     ]
 )
 
+# Changes one after the other that are read by one task: many row groups of a segment.
+_NEIGHBOURS = 131_072
 _SPARK_TYPES = {
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
@@ -70,15 +72,14 @@ def without_tables(rows: DataFrame, tables: Sequence[TableName]) -> DataFrame:
     return rows
 
 
-def latest_of_each_key(changes: DataFrame, segments: DataFrame) -> DataFrame:
-    """The last change of every key of one table, each with `stands_for`: how many changes of the key there are.
+def latest_of_each_key(changes: DataFrame, tasks: int) -> DataFrame:
+    """The last `position` of every key of one table, and `stands_for`: how many changes of the key there are.
 
-    Keys and positions of `changes` decide. The winners' rows are then taken from `segments`, the files that hold these
-    changes: Spark reads the columns that are asked for and no others, and what lost is neither shuffled nor parsed.
+    Neighbours in the log come to one task, so that no two tasks read the same part of a segment.
     """
-    latest = changes.groupBy("key").agg(sf.expr("max(position) AS last"), sf.expr("count(1) AS stands_for"))
-    chosen = sf.broadcast(latest.select("last", "stands_for"))
-    return segments.join(chosen, segments["position"] == chosen["last"]).drop("last")
+    latest = changes.groupBy("key").agg(sf.expr("max(position) AS position"), sf.expr("count(1) AS stands_for"))
+    task = sf.expr(f"CAST(pmod(position DIV {_NEIGHBOURS}, {tasks}) AS int)")
+    return latest.select("position", "stands_for").repartitionById(tasks, task)
 
 
 def spark_type(column_type: ColumnType) -> str:

@@ -9,6 +9,7 @@ collection `system.collections` describes another collection of its database: op
 
 import base64
 import datetime as dt
+import decimal
 import math
 from enum import IntEnum
 from typing import Any
@@ -27,6 +28,7 @@ from bson.timestamp import Timestamp
 
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.model.names import TableName
+from mainstem.model.typed_text import DECIMAL_PRECISION, DECIMAL_SCALE, DecimalText, TimeText
 from mainstem.wire.mongo.frames import decode_document
 
 VERSION = 1
@@ -188,7 +190,7 @@ def columns_of(operation: DocumentOperation) -> dict[str, Any] | None:
         if len(row) >= COLUMNS_MAX:
             break
         if _is_column(name):
-            row[name] = column_value(value)
+            row[name] = _typed(value)
     # What the document lost, after what it has: one row holds so many columns and no more.
     gone = [name for name in operation.gone if name not in row and _is_column(name)]
     row |= dict.fromkeys(gone[: COLUMNS_MAX - len(row)])
@@ -200,6 +202,25 @@ def _is_column(name: str) -> bool:
     if not name or len(name) > NAME_LENGTH_MAX or name == DOCUMENT_COLUMN:
         return False
     return name.isprintable() or not any(ord(each) < 0x20 or 0x7F <= ord(each) < 0xA0 for each in name)
+
+
+def _typed(value: Any) -> Any:
+    """The value of a column: as `column_value` has it, and of dates and decimals with their type."""
+    if isinstance(value, dt.datetime):
+        return TimeText(column_value(value))
+    if isinstance(value, Decimal128):
+        text = column_value(value)
+        return DecimalText(text) if text is not None and _fits(value.to_decimal()) else text
+    return column_value(value)
+
+
+def _fits(value: decimal.Decimal) -> bool:
+    """Whether a column of exact numbers holds it to the last digit."""
+    if not value:
+        return True
+    _, digits, exponent = value.as_tuple()
+    places = -int(exponent) - (len(digits) - len("".join(map(str, digits)).rstrip("0")))
+    return value.adjusted() < DECIMAL_PRECISION - DECIMAL_SCALE and places <= DECIMAL_SCALE
 
 
 _PLAIN = frozenset({str, int, bool, type(None)})
@@ -223,15 +244,20 @@ def column_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911, PLR0912 -
         return int(value)
     if isinstance(value, dt.datetime):
         return f"{value.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
-    if isinstance(value, DatetimeMS | Timestamp):
-        return int(value) if isinstance(value, DatetimeMS) else value.time
+    if isinstance(value, DatetimeMS):
+        # Outside of the years that calendars have; the exact one is in the document's BSON.
+        return None
+    if isinstance(value, Timestamp):
+        return value.time
     if isinstance(value, Binary | bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, Regex):
         return f"/{value.pattern}/"
     if isinstance(value, DBRef):
         return column_value(dict(value.as_doc()), depth)
-    if isinstance(value, ObjectId | Decimal128 | Code):
+    if isinstance(value, Decimal128):
+        return str(value) if value.to_decimal().is_finite() else None
+    if isinstance(value, ObjectId | Code):
         return str(value)
     if isinstance(value, MinKey | MaxKey):
         return type(value).__name__

@@ -16,6 +16,7 @@ interface ItemProps {
 
 export function Item({ todo, shift, lifted, handle, onStep, onComplete, onRename, onRemove, onDismiss }: ItemProps) {
   const [editing, setEditing] = useState(false);
+  const [asking, setAsking] = useState(false);
   const title = useRef<HTMLButtonElement>(null);
   const stopEditing = (): void => {
     setEditing(false);
@@ -67,7 +68,7 @@ export function Item({ todo, shift, lifted, handle, onStep, onComplete, onRename
       )}
       <span className="marks">
         {todo.merged && (
-          <button type="button" className="mark merged" onClick={() => onDismiss(todo.id)} title={`${mergedText(todo)} Click to dismiss.`}>
+          <button type="button" className="mark merged" aria-expanded={asking} onClick={() => setAsking(!asking)}>
             merged
           </button>
         )}
@@ -82,6 +83,13 @@ export function Item({ todo, shift, lifted, handle, onStep, onComplete, onRename
           <path d="m6 6 8 8m0-8-8 8" />
         </svg>
       </button>
+      {todo.merged && asking && (
+        <Merged
+          todo={todo}
+          onTakeBack={(text) => (onRename(todo.id, text), onDismiss(todo.id))}
+          onDismiss={() => onDismiss(todo.id)}
+        />
+      )}
     </li>
   );
 }
@@ -112,6 +120,26 @@ function Editor({ title, onSave, onCancel }: { title: string; onSave: (title: st
         if (event.key === "Escape") settle(onCancel);
       }}
     />
+  );
+}
+
+/** What was merged, in words that need no pointer to be seen; and one's own text, to be taken back. */
+function Merged({ todo, onTakeBack, onDismiss }: { todo: Todo; onTakeBack: (text: string) => void; onDismiss: () => void }) {
+  const mine = todo.merged?.mine?.["title"];
+  const lost = typeof mine === "string" && mine !== todo.title ? mine : undefined;
+  return (
+    <div className="merge-note" role="group" aria-label={`What was merged into ${todo.title}`}>
+      <p>{mergedText(todo)}</p>
+      {lost !== undefined && <p>You had written “{lost}”.</p>}
+      {lost !== undefined && (
+        <button type="button" onClick={() => onTakeBack(lost)}>
+          Take mine back
+        </button>
+      )}
+      <button type="button" className="quiet" onClick={onDismiss}>
+        {lost === undefined ? "All right" : "Keep theirs"}
+      </button>
+    </div>
   );
 }
 

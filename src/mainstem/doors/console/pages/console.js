@@ -1,6 +1,6 @@
 // The console: one page of HTML, whose view follows the address. It asks the server's own API, and keeps nothing but
 // what a person chose: the theme, and the queries that were run.
-import { $, ago, make, mark, span } from "./dom.js";
+import { $, make, mark, span } from "./dom.js";
 import { Refused, ask, repeat } from "./api.js";
 import { overview } from "./overview.js";
 import { query } from "./query.js";
@@ -15,7 +15,7 @@ const listeners = new Set();
 let leave = null;
 let newest = null;
 
-export const onStatus = (signal, listener) => {
+const onStatus = (signal, listener) => {
   listeners.add(listener);
   signal.addEventListener("abort", () => listeners.delete(listener));
   if (newest) listener(newest);
@@ -28,7 +28,8 @@ function route() {
   const pages = { "/console": overview, "/console/query": query, "/console/activity": activity, "/console/settings": settings };
   const context = { signal: leave.signal, onStatus: (listener) => onStatus(leave.signal, listener), go, view: $("view") };
   const table = path.match(/^\/console\/tables\/([^/]+)$/);
-  for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.getAttribute("href") === path);
+  for (const link of document.querySelectorAll(".top nav a")) link.toggleAttribute("aria-current", link.getAttribute("href") === path);
+  for (const link of document.querySelectorAll("#tree a")) link.toggleAttribute("aria-current", link.getAttribute("href") === location.pathname);
   $("view").replaceChildren();
   document.title = "Mainstem console";
   if (table) tablePage(context, decodeURIComponent(table[1]));
@@ -37,7 +38,7 @@ function route() {
   scrollTo(0, 0);
 }
 
-export function go(path) {
+function go(path) {
   if (path !== location.pathname + location.search) history.pushState(null, "", path);
   route();
 }
@@ -94,4 +95,3 @@ const forever = new AbortController().signal;
 repeat(forever, 1000, showStatus);
 repeat(forever, 3000, () => showTree($("tree")));
 route();
-export { ago };

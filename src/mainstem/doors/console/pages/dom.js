@@ -51,5 +51,6 @@ export const quoted = (name) => name.split(".").map(identifier).join(".");
 export const identifier = (part) => (/^[a-z_][a-z0-9_]*$/.test(part) ? part : `"${part.replaceAll('"', '""')}"`);
 export const literal = (text) => `'${text.replaceAll("'", "''")}'`;
 
-export const card = (title, attributes, ...children) => make("section", { class: "card", ...attributes },
-  make("div", { class: "head" }, make("h2", {}, title), ...(attributes.more ? [attributes.more] : [])), ...children);
+// `more` stands beside the title.
+export const card = (title, { more = null, ...attributes }, ...children) => make("section", { class: "card", ...attributes },
+  make("div", { class: "head" }, make("h2", {}, title), more), ...children);

@@ -39,11 +39,11 @@ const TABLE_COLUMNS = [
     return make("a", { class: "name", href: `/console/tables/${encodeURIComponent(table.table)}` }, table.table.slice(at + 1), " ", make("small", {}, table.table.slice(0, at)));
   } },
   { head: "Lag", n: true, cell: (table) => (table.error ? make("span", { class: "pill bad", title: table.error }, "broken") : number(table.lagChanges)) },
-  { head: "Rows", n: true, cell: (table) => number(table.snapshots[0] ? table.snapshots[0].rows : 0) },
-  { head: "Files", n: true, phone: false, cell: (table) => number(table.snapshots[0]?.dataFiles ?? 0) },
-  { head: "Size", n: true, phone: false, cell: (table) => bytes(table.snapshots[0]?.bytes ?? 0) },
+  { head: "Rows", n: true, cell: (table) => number(table.current ? table.current.rows : 0) },
+  { head: "Files", n: true, phone: false, cell: (table) => number(table.current?.dataFiles ?? 0) },
+  { head: "Size", n: true, phone: false, cell: (table) => bytes(table.current?.bytes ?? 0) },
   { head: "Snapshots", n: true, phone: false, cell: (table) => number(table.snapshotCount) },
-  { head: "Last commit", cell: (table) => (table.snapshots[0] ? ago(table.snapshots[0].atMs) : "never") },
+  { head: "Last commit", cell: (table) => (table.current ? ago(table.current.atMs) : "never") },
 ];
 
 class Figures {
@@ -128,7 +128,7 @@ export function passList() {
       { head: "Rows written", n: true, cell: (pass) => number(pass.rowsWritten) },
       { head: "Files", n: true, phone: false, cell: (pass) => number(pass.files) },
       { head: "Spark's job", n: true, cell: (pass) => seconds(pass.jobS) },
-      { head: "Lookup and commit", n: true, cell: (pass) => seconds(pass.commitS) },
+      { head: "Lookup and commit", n: true, phone: false, cell: (pass) => seconds(pass.commitS) },
     ],
   });
   const show = ({ passes = [], totals = {} }) => {

@@ -8,7 +8,7 @@ let told = "";
 export async function showTree(host) {
   const found = await ask("/v1/overview?limit=1000");
   const wanted = $("tree-filter").value.trim().toLowerCase();
-  const names = found.tables.map((table) => [table.table, table.snapshots[0]?.rows, table.error]);
+  const names = found.tables.map((table) => [table.table, table.current?.rows, table.error]);
   const now = JSON.stringify([names, wanted, location.pathname]);
   host.dispatchEvent(new CustomEvent("tables", { detail: found }));
   if (now === told) return;

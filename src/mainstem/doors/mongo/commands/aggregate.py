@@ -12,31 +12,40 @@ from bson.timestamp import Timestamp
 from mainstem.admission import Role
 from mainstem.documents import compile_pipeline, matcher, parse_filter
 from mainstem.documents.aggregation import Namespace, Pipeline, Run
+from mainstem.documents.aggregation.running import Spill
 from mainstem.documents.aggregation.sinks import Merge, Out
 from mainstem.documents.ast import EVERYTHING
 from mainstem.documents.update import apply_update
 from mainstem.documents.values import date_of_ms
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.collections import empty
-from mainstem.doors.mongo.commands.reads import change_reply, check_collation, collection_of, first_batch, view_of
+from mainstem.doors.mongo.commands.reads import (
+    change_reply,
+    check_collation,
+    collection_of,
+    count_all,
+    first_batch,
+    view_of,
+)
 from mainstem.doors.mongo.cursors import fitting
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.doors.mongo.server import hlc_of
+from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
-from mainstem.feeds.documents.pushing import Answer, answer, plan
-from mainstem.feeds.documents.reading import Found, View
+from mainstem.feeds.documents.pushing import ANSWER_S_MAX, Answer, answer, plan
+from mainstem.feeds.documents.reading import View
+from mainstem.feeds.documents.service import Documents
+from mainstem.feeds.documents.spilling import Found, SpilledDocuments
 from mainstem.feeds.documents.state import Collection
-from mainstem.feeds.documents.streams import ChangeStream, Place, StreamOptions, first_kept, parse_token
+from mainstem.feeds.documents.streams import ChangeStream, Place, StreamOptions, kept_since, parse_token
 from mainstem.feeds.documents.writing import Change, Unit
 from mainstem.wire.mongo.batches import Kind, table_of
-from mainstem.wire.mongo.frames import cursor_reply, encode_document
+from mainstem.wire.mongo.frames import cursor_reply, decode_document, encode_document
 from mainstem.wire.mongo.ordered import ordered
 
 # Collections up to this size are read on the loop: a thread and a snapshot cost more than that.
 INLINE_DOCUMENTS_MAX = 1_000
 _PULLED_AT_ONCE = 1_000
-# How long a table may take to answer for a collection.
-PUSHED_S_MAX = 60.0
 _FIELDS = ("pipeline", "cursor", "explain", "allowDiskUse", "bypassDocumentValidation", "collation", "hint", "let")
 
 
@@ -136,25 +145,31 @@ async def _run(
     if pipeline.source is not None:
         given = _stated(call, pipeline.source, collection, name)
         return pipeline.run(given, Run(scope)), lambda: None
-    if counted := _counted(call, pipeline, collection):
+    if counted := await _counted(call, pipeline, collection):
         return iter([counted]), lambda: None
     size = 0 if collection is None or not collection.number else documents.state.last_place(collection)
     answered = await _answered(call, pipeline, collection)
     if call.transaction is not None or (size <= INLINE_DOCUMENTS_MAX and not pipeline.reads):
         view = view_of(call)
-        run = Run(scope, _Sources(view, call.database, known))
-        return _ticking(pipeline.run(_input(view, collection, pipeline), run)), lambda: None
+        run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
+        return _ticking(pipeline.run(_input(call, view, collection, pipeline), run)), lambda: None
     # Large: in a thread, on a snapshot of its own, so that others are answered meanwhile.
     db = documents.state.snapshot()
     view = View(documents.state, db)
-    run = Run(scope, _Sources(view, call.database, known))
+    run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
     if answered is None:
-        results = pipeline.run(_input(view, collection, pipeline), run)
+        results = pipeline.run(_input(call, view, collection, pipeline), run)
     else:
         rest = compile_pipeline(list(pipeline.stages[answered.stages :]), frozenset(scope))
         results = rest.run(answered.documents, run)
     first = await asyncio.to_thread(_pulled, results)
     return _pages(first, results), db.close
+
+
+def _spill(call: Call) -> Spill | None:
+    """Where a sort puts what is too much for memory, unless the client forbids it."""
+    folder = call.door.documents.state.folder
+    return (lambda key_of: SpilledDocuments(folder, key_of)) if call.flag("allowDiskUse", True) else None
 
 
 async def _answered(call: Call, pipeline: Pipeline, collection: Collection | None) -> Answer | None:
@@ -165,15 +180,16 @@ async def _answered(call: Call, pipeline: Pipeline, collection: Collection | Non
     chosen = await plan(documents, collection, pipeline.stages)
     if chosen.pushed is None:
         return None
-    left_s = PUSHED_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
-    return await answer(documents, collection, chosen, min(left_s, PUSHED_S_MAX))
+    left_s = ANSWER_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
+    return await answer(documents, collection, chosen, min(left_s, ANSWER_S_MAX))
 
 
-def _input(view: View, collection: Collection | None, pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
+def _input(call: Call, view: View, collection: Collection | None, pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     if collection is None or not pipeline.needs_collection:
         return iter(())
     node = parse_filter(pipeline.filter) if pipeline.filter else EVERYTHING
-    return (each.decoded() for each in view.find(collection, node) if each is not None)
+    access = choose(collection, node, None, call.body.get("hint"))
+    return (each.decoded() for each in view.find(collection, node, access) if each is not None)
 
 
 def _ticking(documents: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any] | None]:
@@ -192,10 +208,10 @@ def _pages(first: list[Mapping[str, Any]], rest: Iterator[Mapping[str, Any]]) ->
             yield None
 
 
-def _counted(call: Call, pipeline: Pipeline, collection: Collection | None) -> dict[str, Any] | None:
+async def _counted(call: Call, pipeline: Pipeline, collection: Collection | None) -> dict[str, Any] | None:
     """What `count_documents` of drivers asks for, of a whole collection."""
     stages = list(pipeline.stages)
-    if call.transaction is not None or collection is None or not stages or len(stages) > 2:
+    if call.transaction is not None or collection is None or not stages or len(stages) > 2 or call.body.get("hint"):
         return None
     if "$match" in stages[0]:
         if stages[0]["$match"]:
@@ -204,7 +220,7 @@ def _counted(call: Call, pipeline: Pipeline, collection: Collection | None) -> d
     group = stages[0].get("$group") if len(stages) == 1 else None
     if group not in ({"_id": 1, "n": {"$sum": 1}}, {"_id": None, "n": {"$sum": 1}}):
         return None
-    count = call.door.documents.state.count(collection)
+    count = await count_all(call, collection)
     return {"_id": group["_id"], "n": count} if count else None
 
 
@@ -311,6 +327,31 @@ _STREAM_FIELDS = {
 }
 
 
+# Each event by itself: what holds several together would hold them within one batch.
+_STREAM_STAGES = frozenset(
+    {"$addFields", "$match", "$project", "$redact", "$replaceRoot", "$replaceWith", "$set", "$unset"}
+)
+
+
+async def _beginning(documents: Documents, asked: Mapping[str, Any]) -> tuple[Place, int]:
+    """Where a stream begins: after a place, and with changes of which time."""
+    given = [each for each in ("resumeAfter", "startAfter", "startAtOperationTime") if asked.get(each) is not None]
+    if not given:
+        return Place(documents.durable, 0), 0
+    if len(given) > 1:
+        raise CommandFailed(40674, f"a stream begins at one place. expected=one of the options got={given}")
+    if given == ["startAtOperationTime"]:
+        at = asked["startAtOperationTime"]
+        if not isinstance(at, Timestamp):
+            raise wrong_type("$changeStream", "startAtOperationTime", at, "timestamp")
+        return Place(await kept_since(documents, hlc_of(at)), 0), hlc_of(at)
+    place = parse_token(documents, asked[given[0]])
+    if place.number == 2 and given == ["resumeAfter"]:
+        # An invalidate ends a stream; only a new one goes on after it.
+        raise CommandFailed(260, "a stream cannot resume after an invalidate event: use startAfter")
+    return place, 0
+
+
 async def _change_stream(call: Call, name: str | None, pipeline: Pipeline) -> Reply:
     assert pipeline.source is not None
     asked = pipeline.source["$changeStream"]
@@ -318,7 +359,12 @@ async def _change_stream(call: Call, name: str | None, pipeline: Pipeline) -> Re
         raise CommandFailed(40415, f"BSON field '$changeStream.{unknown[0]}' is an unknown field.")
     if call.transaction is not None:
         raise CommandFailed(263, "$changeStream cannot run in a transaction")
+    for stage in pipeline.stages[1:]:
+        if (stage_name := next(iter(stage))) not in _STREAM_STAGES:
+            raise CommandFailed(20, f"{stage_name} is not permitted in a $changeStream pipeline")
     everything = bool(asked.get("allChangesForCluster"))
+    if everything and (name is not None or call.database != "admin"):
+        raise CommandFailed(72, "A $changeStream with 'allChangesForCluster:true' may only be opened on 'admin'")
     if name is not None:
         call.may_read(name)
     documents = call.door.documents
@@ -333,16 +379,7 @@ async def _change_stream(call: Call, name: str | None, pipeline: Pipeline) -> Re
         expanded=bool(asked.get("showExpandedEvents")),
         sees=lambda database, collection: principal.may_read(table_of(database, collection)),
     )
-    place, from_hlc = Place(documents.durable, 0), 0
-    token = asked.get("resumeAfter") or asked.get("startAfter")
-    if token is not None:
-        place = parse_token(documents, token)
-        if place.number == 2 and "resumeAfter" in asked:
-            raise CommandFailed(260, "a stream cannot resume after an invalidate event: use startAfter")
-        # An invalidate ends a stream; the next one goes on after it.
-    elif isinstance(asked.get("startAtOperationTime"), Timestamp):
-        from_hlc = hlc_of(asked["startAtOperationTime"])
-        place = Place(first_kept(documents), 0)
+    place, from_hlc = await _beginning(documents, asked)
     stream = ChangeStream(documents, options, place, from_hlc)
     namespace = f"{call.database}.{name or '$cmd.aggregate'}"
     cursor = call.door.cursors.make(namespace, None)
@@ -356,10 +393,17 @@ async def _change_stream(call: Call, name: str | None, pipeline: Pipeline) -> Re
         cursor.left_over = ready[count:]
         if stream.is_over and not cursor.left_over:
             cursor.wait = None
+        if not cursor.left_over:
+            told["_id"] = stream.token()
+        elif count:
+            # The stream is further on than its reader: who resumes must be told what is left over here.
+            told["_id"] = decode_document(ready[count - 1]).get("_id")
         return ready[:count]
 
     def resume() -> dict[str, Any]:
-        return {"postBatchResumeToken": stream.token()}
+        return {"postBatchResumeToken": told["_id"]}
+
+    told: dict[str, Any] = {"_id": stream.token()}
 
     cursor.wait, cursor.close, cursor.token = wait, stream.close, resume
     cursor.session, cursor.principal = call.session, principal.sub

@@ -14,7 +14,7 @@ from mainstem.doors.mongo.commands.reads import check_collation, first_batch
 from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.feeds.documents.checks import check_name
-from mainstem.feeds.documents.reading import Found
+from mainstem.feeds.documents.spilling import Found
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.writing import Unit
 from mainstem.wire.mongo.batches import table_of
@@ -27,6 +27,8 @@ _REFUSED = {
     "viewOn": "views are not supported",
     "clusteredIndex": "clustered collections are not supported",
     "encryptedFields": "encrypted collections are not supported",
+    "expireAfterSeconds": "'expireAfterSeconds' is of time series and clustered collections: use a TTL index",
+    "pipeline": "'pipeline' is of views, which are not supported",
 }
 
 
@@ -43,6 +45,8 @@ def check_options(options: Mapping[str, Any]) -> None:
         matcher(validator)
     if options.get("validationLevel", "strict") not in ("off", "strict"):
         raise CommandFailed(238, "validationLevel 'moderate' is not supported")
+    if options.get("validationAction", "error") not in ("error", "warn"):
+        raise CommandFailed(238, f"validationAction. expected='error' or 'warn' got={options['validationAction']!r}")
 
 
 @command(
@@ -54,8 +58,6 @@ def check_options(options: Mapping[str, Any]) -> None:
     "storageEngine",
     "indexOptionDefaults",
     "collation",
-    "pipeline",
-    "expireAfterSeconds",
     "changeStreamPreAndPostImages",
     "autoIndexId",
     role=Role.WRITER,

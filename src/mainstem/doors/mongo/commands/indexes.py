@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainstem.admission import Role
-from mainstem.documents.ast import EVERYTHING
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.reads import first_batch
 from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed, failure
 from mainstem.feeds.documents.errors import DuplicateKey
 from mainstem.feeds.documents.indexes import Entries, Index, parse_index
-from mainstem.feeds.documents.reading import View
 from mainstem.feeds.documents.state import Collection
-from mainstem.feeds.documents.writing import shown_values
+from mainstem.feeds.documents.writing import Unit, shown_values
 from mainstem.model.errors import Invalid
-from mainstem.wire.mongo.frames import encode_document
+from mainstem.wire.mongo.frames import decode_document, encode_document
 
 INDEXES_MAX = 64
 _ID_INDEX = {"v": 2, "key": {"_id": 1}, "name": "_id_"}
@@ -59,18 +57,31 @@ async def create_indexes(call: Call) -> Reply:
         added.append(index)
     if len(known) + 1 > INDEXES_MAX:
         raise CommandFailed(67, f"add index fails, too many indexes for {call.database}.{name}")
-    for index in added:
-        await _check_unique(call, collection, index)
     if added or not existed:
-        document = dict(collection.document)
-        document["indexes"] = [{**index.document, "number": index.number} for index in known.values()]
-        await unit.attempt(lambda: unit.describe(call.database, name, document))
-        await unit.flush()
+        await _add(call, unit, collection, known, added)
     reply: dict[str, Any] = {"numIndexesBefore": before, "numIndexesAfter": len(known) + 1}
     reply["createdCollectionAutomatically"] = not existed
     if not added:
         reply["note"] = "all indexes already exist"
     return reply
+
+
+async def _add(call: Call, unit: Unit, collection: Collection, known: Mapping[str, Index], added: list[Index]) -> None:
+    """Make indexes, then say in the log that the collection has them."""
+    state = call.door.documents.state
+    built: list[Entries] = []
+    try:
+        for index in added:
+            built.append(Entries(index))
+            await _build(call, collection, built[-1])
+        document = dict(collection.document)
+        document["indexes"] = [{**index.document, "number": index.number} for index in known.values()]
+        await unit.attempt(lambda: unit.describe(collection.database, collection.name, document))
+        await unit.flush()
+    finally:
+        # What the description took over is not among them any more.
+        for entries in built:
+            state.abandon_index(collection, entries)
 
 
 def _parsed(source: Mapping[str, Any], number: int) -> Index:
@@ -89,20 +100,21 @@ def _spec(index: Index) -> Any:
     return _keys(index), document
 
 
-async def _check_unique(call: Call, collection: Collection, index: Index) -> None:
-    """Refuse an index that the documents do not fit: values that are there twice, or arrays side by side."""
+async def _build(call: Call, collection: Collection, entries: Entries) -> None:
+    """Make an index while others write. Refuses one that the documents do not fit: values that are there twice, or
+    arrays side by side."""
     if not collection.number:
         return
-    entries = Entries(index)
-    seen: set[bytes] = set()
-    async for found in every(View(call.door.documents.state).find(collection, EVERYTHING)):
-        values = found.decoded()
-        for entry in entries.of(values):
-            if index.unique and entry in seen:
-                raise DuplicateKey(
-                    collection.namespace, index.name, dict(index.document["key"]), shown_values(entries, values)
-                )
-            seen.add(entry)
+    state, index = call.door.documents.state, entries.index
+    async for stored in every(state.build_index(collection, entries)):
+        values = decode_document(stored.document)
+        found = entries.of(values)
+        if index.unique and any(
+            holder != stored.key for entry in found for holder in state.holders(collection, index, entry)
+        ):
+            raise DuplicateKey(
+                collection.namespace, index.name, dict(index.document["key"]), shown_values(entries, values)
+            )
 
 
 @command("listIndexes", "cursor")

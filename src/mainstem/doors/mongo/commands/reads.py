@@ -1,5 +1,7 @@
 """find, count, distinct, getMore, killCursors, explain."""
 
+import asyncio
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +16,8 @@ from mainstem.doors.mongo.cursors import FIRST_BATCH, Cursor, every, take
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.feeds.documents import pushing
 from mainstem.feeds.documents.access import choose
-from mainstem.feeds.documents.reading import Found, View
+from mainstem.feeds.documents.reading import View
+from mainstem.feeds.documents.spilling import Found
 from mainstem.feeds.documents.state import Collection
 from mainstem.wire.mongo.frames import cursor_reply, encode_document
 
@@ -40,6 +43,8 @@ _FIND = (
     "allowDiskUse",
     "let",
 )
+# Documents that are sorted or counted on the loop: a thread and a snapshot cost more than that.
+APART_MIN = 2_000
 _NOT_YET = ("returnKey", "showRecordId", "max", "min", "tailable", "awaitData", "let")
 
 
@@ -92,11 +97,55 @@ async def find(call: Call) -> Reply:
     namespace = f"{call.database}.{name}"
     if collection is None:
         return cursor_reply("firstBatch", [], 0, namespace, call.door.tail())
-    found = view_of(call).query(
-        collection, node, sort=sort, skip=skip, limit=abs(limit) or None, hint=call.body.get("hint")
+    access = None
+    if call.transaction is None and not call.body.get("hint") and filter and (sort or not limit):
+        access = await pushing.find(call.door.documents, collection, filter)
+    access = access or choose(collection, node, sort, call.body.get("hint"))
+    view, close = view_of(call), _nothing
+    is_apart = sort and not access.is_sorted and call.transaction is None and _is_large(call, collection)
+    if is_apart:
+        # In a thread, on a snapshot of its own, so that others are answered while it sorts.
+        db = call.door.documents.state.snapshot()
+        view, close = View(call.door.documents.state, db), db.close
+    found = view.query(
+        collection,
+        node,
+        sort=sort,
+        skip=skip,
+        limit=abs(limit) or None,
+        access=access,
+        may_spill=call.flag("allowDiskUse", True),
     )
-    cursor = call.door.cursors.make(namespace, projected(found, projection, filter))
-    return await first_batch(call, cursor, single=single)
+    source = projected(found, projection, filter)
+    cursor = call.door.cursors.make(namespace, source)
+    cursor.close = close
+    try:
+        if is_apart:
+            cursor.source = await asyncio.to_thread(_begun, source)
+        reply = await first_batch(call, cursor, single=single)
+    except BaseException:
+        close()
+        raise
+    if cursor.used_s == 0.0:
+        close()
+    return reply
+
+
+def _nothing() -> None:
+    pass
+
+
+def _is_large(call: Call, collection: Collection) -> bool:
+    """Whether what looks at every document belongs in a thread."""
+    return bool(collection.number) and call.door.documents.state.last_place(collection) > APART_MIN
+
+
+def _begun(source: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """The same, after its first document was found: what is sorted is sorted then."""
+    for each in source:
+        if each is not None:
+            return itertools.chain([each], source)
+    return iter(())
 
 
 def projected(
@@ -183,7 +232,11 @@ async def kill_cursors(call: Call) -> Reply:
     killed: list[Int64] = []
     missing: list[Int64] = []
     for each in call.documents("cursors"):
-        (killed if call.door.cursors.kill(int(each)) else missing).append(Int64(each))
+        if not isinstance(each, int) or isinstance(each, bool):
+            raise wrong_type("killCursors", "cursors", each, "long")
+        # Of others' cursors nobody learns, and nobody ends them.
+        is_own = call.door.cursors.principal_of(int(each)) == call.principal.sub
+        (killed if is_own and call.door.cursors.kill(int(each)) else missing).append(Int64(each))
     return {"cursorsKilled": killed, "cursorsNotFound": missing, "cursorsAlive": [], "cursorsUnknown": []}
 
 
@@ -199,8 +252,8 @@ async def count(call: Call) -> Reply:
     if collection is None:
         return {"n": 0}
     view = view_of(call)
-    if node == EVERYTHING and call.transaction is None:
-        total = call.door.documents.state.count(collection)
+    if node == EVERYTHING and call.transaction is None and not call.body.get("hint"):
+        total = await count_all(call, collection)
     elif (counted := await _counted(call, collection)) is not None:
         total = counted
     else:
@@ -213,6 +266,18 @@ async def count(call: Call) -> Reply:
                 break
     total = max(0, total - skip)
     return {"n": min(total, limit) if limit else total}
+
+
+async def count_all(call: Call, collection: Collection) -> int:
+    """How many documents a collection has: of a large one in a thread, for all of it is walked through."""
+    state = call.door.documents.state
+    if not _is_large(call, collection):
+        return state.count(collection)
+    db = state.snapshot()
+    try:
+        return await asyncio.to_thread(state.count, collection, db)
+    finally:
+        db.close()
 
 
 async def _counted(call: Call, collection: Collection) -> int | None:
@@ -238,7 +303,8 @@ async def distinct(call: Call) -> Reply:
     collection = await collection_of(call, name)
     values: dict[Any, Any] = {}
     if collection is not None:
-        async for found in every(view_of(call).find(collection, node), call.deadline_s):
+        access = choose(collection, node, None, call.body.get("hint"))
+        async for found in every(view_of(call).find(collection, node, access), call.deadline_s):
             for value, _ in reach(found.decoded(), path, spread=True):
                 if value is not MISSING and not is_array(value):
                     values.setdefault(order_key(value), value)
@@ -264,12 +330,13 @@ async def explain(call: Call) -> Reply:
     else:
         access = choose(collection, node, sort or None, inner.get("hint"))
         winning = {"stage": access.stage}
+        direction = "backward" if access.backwards else "forward"
         if access.stage == "COLLSCAN":
-            winning |= {"filter": filter, "direction": "backward" if access.backwards else "forward"}
+            winning |= {"filter": filter, "direction": direction}
         else:
             key = {"_id": 1} if access.index is None else access.index.document["key"]
             index_name = "_id_" if access.index is None else access.index.name
-            scan = {"stage": "IXSCAN", "keyPattern": key, "indexName": index_name, "direction": "forward"}
+            scan = {"stage": "IXSCAN", "keyPattern": key, "indexName": index_name, "direction": direction}
             winning = {"stage": "FETCH", "filter": filter, "inputStage": scan} if access.stage == "IXSCAN" else winning
         if sort and not access.is_sorted:
             winning = {"stage": "SORT", "sortPattern": dict(sort), "inputStage": winning}

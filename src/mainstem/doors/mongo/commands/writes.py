@@ -20,7 +20,7 @@ from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed, failure, unknown_field, wrong_type
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
-from mainstem.feeds.documents.reading import Found
+from mainstem.feeds.documents.spilling import Found
 from mainstem.feeds.documents.writing import Change, Retry, Unit
 from mainstem.model.errors import Invalid, MainstemError
 from mainstem.wire.mongo.batches import Kind
@@ -178,9 +178,7 @@ def _document(value: Any) -> Mapping[str, Any]:
     return value
 
 
-_UPDATE = frozenset(
-    {"q", "u", "c", "upsert", "multi", "collation", "arrayFilters", "hint", "sort", "upsertSupplied", "sampleId"}
-)
+_UPDATE = frozenset({"q", "u", "upsert", "multi", "collation", "arrayFilters", "hint", "sort", "sampleId"})
 
 
 @command("update", "updates", *_EVERY_WRITE, role=Role.WRITER, in_transaction=True, writes=True)

@@ -1,0 +1,44 @@
+"""The tables behind the documents, as this package asks for them. It knows no engine; the app provides one."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from mainstem.model.names import TableName
+from mainstem.model.position import LogPosition
+
+
+class TableRow(NamedTuple):
+    """A row of a table: its key, the exact document where it has one, and its columns."""
+
+    key: str
+    hlc: int
+    document: bytes | None
+    columns: dict[str, Any]
+    # Columns that were written after the document, by another door.
+    newer: dict[str, tuple[int, str]]
+
+
+class Tables(Protocol):
+    """The tables behind the log. The app provides it; this package knows no engine."""
+
+    async def names(self) -> list[TableName]:
+        """Every state table there is."""
+        ...
+
+    async def covered(self, table: TableName) -> LogPosition:
+        """How much of the log a table holds."""
+        ...
+
+    def rows(self, table: TableName) -> AsyncIterator[list[TableRow]]:
+        """A table's rows."""
+        ...
+
+    async def columns(self, table: TableName) -> Mapping[str, str] | None:
+        """The fields that are columns under their own names, with the columns' SQL types; None without a table, or
+        with one whose declared columns may refuse a row."""
+        ...
+
+    async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> list[tuple[Any, ...]] | None:
+        """The rows of a query over tables, with what the log has beyond them where `latest`; None where there are too
+        many, or nobody can answer now."""
+        ...

@@ -1,0 +1,59 @@
+"""Rows by their positions, out of segments: for large passes, of which few changes outlast the others.
+
+Runs on the executors. Spark has found the last position of each key on two narrow columns; here the rows at those
+positions are read, and no other row of the wide columns is decoded into more than Arrow's own buffers.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mainstem.model.errors import Corrupt
+from mainstem.pipeline.passes.stores import open_file
+
+_POSITION = "position"
+# What a state needs of a change.
+_COLUMNS = (_POSITION, "hlc", "op", "key", "columns", "source")
+_BATCH_ROWS = 65_536
+
+
+def whole_rows(rows: pa.Table, locations: Sequence[str], store: Mapping[str, str]) -> pa.Table:
+    """Rows of one table that have nothing but their positions, and what they stand for, with what segments say of them.
+
+    They come in the order of the segments.
+    """
+    positions = rows[_POSITION].to_numpy()
+    order = np.argsort(positions)
+    wanted = positions[order]
+    parts = [part for location in locations for part in _parts(location, wanted, store)]
+    found = pa.Table.from_batches(parts) if parts else pa.table({_POSITION: pa.array([], pa.int64())})
+    # Each of them, and none twice: the places of what was found among the wanted ones are a permutation.
+    places = np.searchsorted(wanted, found[_POSITION].to_numpy())
+    if len(np.unique(places)) != len(wanted) or len(places) != len(wanted):
+        raise Corrupt(f"rows of segments are missing. expected={len(wanted)} got={len(places)}", place=locations[0])
+    known = {name: found[name].cast(rows[name].type) for name in _COLUMNS}
+    # What else they have is the same for all of them.
+    known["stands_for"] = rows["stands_for"].take(pa.array(order[places]))
+    return pa.table({name: known.get(name, rows[name]) for name in rows.schema.names})
+
+
+def _parts(location: str, wanted: npt.NDArray[np.int64], store: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """What one segment has of the wanted positions. Row groups that have none of them are not read."""
+    with open_file(location, store) as source:
+        file = pq.ParquetFile(source)
+        groups = [number for number in range(file.metadata.num_row_groups) if _may_hold(file, number, wanted)]
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(_COLUMNS), use_threads=False):
+            positions = batch[_POSITION].to_numpy()
+            places = np.minimum(np.searchsorted(wanted, positions), len(wanted) - 1)
+            yield batch.filter(pa.array(wanted[places] == positions))
+
+
+def _may_hold(file: pq.ParquetFile, group: int, wanted: npt.NDArray[np.int64]) -> bool:
+    index = file.schema_arrow.get_field_index(_POSITION)
+    known = file.metadata.row_group(group).column(index).statistics
+    if known is None or not known.has_min_max:
+        return True
+    return bool(np.searchsorted(wanted, known.min) < np.searchsorted(wanted, known.max, "right"))

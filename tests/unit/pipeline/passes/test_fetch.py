@@ -1,0 +1,52 @@
+"""Rows by their positions out of segments that were written in small row groups. No Spark runs here."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from mainstem.model.errors import Corrupt
+from mainstem.pipeline.passes.fetch import whole_rows
+from mainstem.pipeline.plan.evidence import ROWS_SCHEMA
+
+SCHEMA = to_arrow_schema(ROWS_SCHEMA)
+
+
+def segment(folder: Path, positions: list[int]) -> str:
+    path = folder / f"{positions[0]:020d}-{positions[-1]:020d}.parquet"
+    texts = {name: pa.array([f"{name}{each}" for each in positions]) for name in ("key", "columns", "op", "source")}
+    numbers = {name: pa.array(positions, pa.int64()) for name in ("position", "hlc", "arrival_ms")}
+    pq.write_table(pa.table({**numbers, **texts}), path, row_group_size=3)
+    return str(path)
+
+
+def asked_for(positions: list[int]) -> pa.Table:
+    rows = [{"position": each, "stands_for": each * 10, "namespace": "n", "table": "t"} for each in positions]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def test_rows_come_whole_whatever_order_they_are_asked_for_in(tmp_path: Path) -> None:
+    # The second segment is sorted by table: positions go up and down in it.
+    places = [segment(tmp_path, list(range(1, 11))), segment(tmp_path, [11, 13, 15, 17, 12, 14, 16, 18])]
+    found = whole_rows(asked_for([17, 2, 12, 9, 18]), places, {})
+    assert found.schema.names == SCHEMA.names
+    by_position = {row["position"]: row for row in found.to_pylist()}
+    assert set(by_position) == {2, 9, 12, 17, 18}
+    for position, row in by_position.items():
+        assert (row["key"], row["columns"], row["hlc"]) == (f"key{position}", f"columns{position}", position)
+        assert (row["stands_for"], row["namespace"], row["table"]) == (position * 10, "n", "t")
+
+
+def test_a_position_that_no_segment_has_is_not_passed_over(tmp_path: Path) -> None:
+    places = [segment(tmp_path, [1, 2, 3, 5, 6])]
+    for wanted in ([4], [2, 4], [7], [0, 1]):
+        with pytest.raises(Corrupt, match=f"expected={len(wanted)}"):
+            whole_rows(asked_for(wanted), places, {})
+
+
+def test_a_position_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    places = [segment(tmp_path, [1, 2, 3]), segment(tmp_path, [2, 4])]
+    with pytest.raises(Corrupt):
+        whole_rows(asked_for([2, 4]), places, {})
