@@ -33,14 +33,18 @@ class Quota(StrEnum):
 class QuotaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of one principal. 0: as much as it likes."""
 
+    # Bytes of the requests with which it produces.
     produce_bytes_per_s: Rate = 0
+    # Bytes of the answers with which it fetches.
     fetch_bytes_per_s: Rate = 0
+    # Requests of any kind, logins apart.
     requests_per_s: Rate = 0
 
 
 class QuotasSettings(QuotaSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of everybody, and of those who have their own: by user name, or by the subject of a token."""
+    """`[kafka.quotas]`: how much each principal may send and fetch. Whoever is past one is slowed down. 0: no bound."""
 
+    # Those who have their own, by user name or by the subject of a token, each with the same three keys.
     users: dict[str, QuotaSettings] = {}
 
 
