@@ -2,6 +2,8 @@
 answered."""
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from mainstem.wire.kafka.messages import decode_request, decode_response, encode
 from mainstem.wire.kafka.newer import request_schema, response_schema
 from tests.unit.doors.kafka_world import filled_table
 
+GUIDES = Path(__file__).parents[3] / "docs" / "guides"
 # By API: the versions that clients of today send, and which therefore have to be there.
 WANTED = {
     "Produce": (7, 13),
@@ -84,6 +87,23 @@ def test_every_version_of_every_api_can_be_read_and_answered(table: Table) -> No
             assert frame.endswith(_bytes(schema, request))
             answer = decode_response(entry.key, version, encode_response(entry.key, version, 7, {})[4:])
             assert isinstance(answer, response_schema(entry.key, version)), (entry.name, version)
+
+
+def test_the_guides_tell_the_same_versions(table: Table) -> None:
+    told: dict[str, str] = {}
+    for guide in ("kafka.md", "kafka-groups.md"):
+        text = (GUIDES / guide).read_text()
+        for row in re.findall(r"^\| ([A-Z][A-Za-z, ]+) \| ([0-9–, ]+) \|", text, re.M):
+            names, versions = (cell.split(", ") for cell in row)
+            # One range may stand for all of them.
+            told |= dict(zip(names, versions * len(names) if len(versions) == 1 else versions, strict=True))
+    known = {
+        each.name: f"{each.min_version}–{each.max_version}"
+        if each.min_version < each.max_version
+        else f"{each.max_version}"
+        for each in table
+    }
+    assert told == known
 
 
 def _bytes(schema: Any, value: Any) -> bytes:
