@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 import kafka
 from kafka import TopicPartition as PyPartition
 from mainstem.client import CdcClient, delete, insert, update
+from mainstem.wire.kafka.messages import decode_response, encode_request
 from tests.harness.kafka import KafkaServer
 from tests.unit.doors.kafka_world import filled_table
 
@@ -187,23 +188,14 @@ def test_offsets_by_timestamp(server: KafkaServer) -> None:
 
 def test_metadata_makes_a_topic_where_the_client_asks_for_that_and_only_there(server: KafkaServer) -> None:
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
-    settings = {"bootstrap.servers": server.bootstrap, "group.id": "none"}
-    careful = Consumer({**settings, "allow.auto.create.topics": False})
-    careful.subscribe(["made-by-metadata"])
-    message = careful.poll(10)
-    careful.close()
-    assert message is not None
-    error = message.error()
-    assert error is not None
-    assert error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-    assert "made-by-metadata" not in admin.list_topics(timeout=10).topics
-    willing = Consumer({**settings, "allow.auto.create.topics": True})
-    willing.subscribe(["made-by-metadata"])
-    until_s = time.monotonic() + 20
-    while "made-by-metadata" not in admin.list_topics(timeout=10).topics:
-        assert time.monotonic() < until_s
-        willing.poll(0.2)
-    willing.close()
+    for allows, code in ((False, 3), (True, 0), (False, 0)):
+        wanted = {"topics": [{"name": "made-by-metadata"}], "allow_auto_topic_creation": allows}
+        with _connected(server) as plain:
+            plain.sendall(encode_request(3, 12, 1, wanted))
+            (topic,) = decode_response(3, 12, _answer(plain)).topics
+        assert topic.error_code.value == code
+        assert len(topic.partitions) == (not code)
+        assert ("made-by-metadata" in admin.list_topics(timeout=10).topics) == (not code)
 
 
 def test_more_partitions_are_there_once_they_are_told(server: KafkaServer) -> None:

@@ -155,9 +155,9 @@ def timed_write(settings: dict[str, Any], topic: str, records: int, size: int) -
 def test_who_is_past_a_quota_is_slowed_down_and_told_so(server: KafkaServer) -> None:
     slow = login(server, "SCRAM-SHA-256", "slow", "snail")
     ann = login(server, "SCRAM-SHA-256", "ann", "pencil")
-    # Two seconds' worth of bytes, of which one goes at once.
+    # Two seconds' worth of bytes, of which one goes at once; nobody waits for what the last answer asks for.
     took_s, asked_s = timed_write(slow, "open-5", 8, QUOTA_BYTES // 4)
-    assert took_s >= 0.9
+    assert took_s >= 0.7
     assert asked_s > 0
     _, asked_s = timed_write(ann, "open-5", 4, QUOTA_BYTES // 4)
     assert asked_s == 0
@@ -173,7 +173,7 @@ def test_who_is_past_a_quota_is_slowed_down_and_told_so(server: KafkaServer) -> 
     took_s = time.monotonic() - began_s
     consumer.close()
     assert found == 12
-    assert took_s >= 12 / 4 - 1.1
+    assert took_s >= 12 / 4 - 1.3
     said = httpx.get(f"{server.url}/metrics", headers=server.headers).text
     for quota in ("produce_bytes_per_s", "fetch_bytes_per_s"):
         (line,) = [
