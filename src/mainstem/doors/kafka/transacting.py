@@ -31,6 +31,9 @@ _MANY_TRANSACTIONS = 4
 # From these versions on clients know the code for a producer that another one took the place of.
 _KNOWS_FENCED = 2
 _INIT_KNOWS_FENCED = 4
+# Transactions of version 2 (KIP-890): from these versions on groups take part with their first offsets, and an end
+# gives the producer its next epoch. That of Produce is in `joining`.
+_OFFSETS_JOIN, _END_BUMPS = 5, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ def register(table: Table, transacting: Transacting) -> None:
     table.add(22, "InitProducerId", 0, 5, partial(_init, transacting))
     table.add(24, "AddPartitionsToTxn", 0, 5, partial(_add_partitions, transacting))
     table.add(25, "AddOffsetsToTxn", 0, 4, partial(_add_offsets, transacting))
-    table.add(26, "EndTxn", 0, 4, partial(_end, transacting))
-    table.add(28, "TxnOffsetCommit", 0, 4, partial(_commit_offsets, transacting))
+    table.add(26, "EndTxn", 0, 5, partial(_end, transacting))
+    table.add(28, "TxnOffsetCommit", 0, 5, partial(_commit_offsets, transacting))
     table.add(61, "DescribeProducers", 0, 0, partial(_describe_producers, transacting))
     table.add(65, "DescribeTransactions", 0, 0, partial(_describe, transacting))
     table.add(66, "ListTransactions", 0, 2, partial(_list, transacting))
@@ -82,8 +85,8 @@ def _code(error: MainstemError, *, knows_fenced: bool) -> ErrorCode:
 
 async def _init(transacting: Transacting, request: Any, context: Context) -> Message:
     name = request.transactional_id
-    version, throttle_ms = context.version, context.throttle_ms
-    nobody = {"producer_id": -1, "producer_epoch": -1, "throttle_time": throttle_ms}
+    version = context.version
+    nobody = {"producer_id": -1, "producer_epoch": -1}
     try:
         if name is None:
             producer_id, epoch = await transacting.grouping.cluster.topics.new_producer_id(), 0
@@ -102,12 +105,11 @@ async def _init(transacting: Transacting, request: Any, context: Context) -> Mes
         "error_code": ErrorCode.none,
         "producer_id": producer_id,
         "producer_epoch": epoch,
-        "throttle_time": throttle_ms,
     }
 
 
 async def _add_partitions(transacting: Transacting, request: Any, context: Context) -> Message:
-    version, principal, throttle_ms = context.version, context.principal, context.throttle_ms
+    version, principal = context.version, context.principal
     if version < _MANY_TRANSACTIONS:
         results = await _added(
             transacting,
@@ -118,7 +120,7 @@ async def _add_partitions(transacting: Transacting, request: Any, context: Conte
             principal,
             knows_fenced=version >= _KNOWS_FENCED,
         )
-        return {"results_by_topic_v3_and_below": results, "throttle_time": throttle_ms}
+        return {"results_by_topic_v3_and_below": results}
     found: list[Message] = []
     for each in request.transactions:
         results = await _added(
@@ -132,7 +134,7 @@ async def _add_partitions(transacting: Transacting, request: Any, context: Conte
             only_looks=each.verify_only,
         )
         found.append({"transactional_id": each.transactional_id, "topic_results": results})
-    return {"error_code": ErrorCode.none, "results_by_transaction": found, "throttle_time": throttle_ms}
+    return {"error_code": ErrorCode.none, "results_by_transaction": found}
 
 
 async def _added(
@@ -185,7 +187,7 @@ async def _added(
 
 
 async def _add_offsets(transacting: Transacting, request: Any, context: Context) -> Message:
-    version, throttle_ms = context.version, context.throttle_ms
+    version = context.version
     error = ErrorCode.none
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
@@ -198,11 +200,10 @@ async def _add_offsets(transacting: Transacting, request: Any, context: Context)
             )
         except MainstemError as refused:
             error = _code(refused, knows_fenced=version >= _KNOWS_FENCED)
-    return {"error_code": error, "throttle_time": throttle_ms}
+    return {"error_code": error}
 
 
 async def _commit_offsets(transacting: Transacting, request: Any, context: Context) -> Message:
-    throttle_ms = context.throttle_ms
     answers, good = read_offsets(transacting.grouping, request.group_id, request.topics, context, by_id=False)
     committer = Committer(
         group=request.group_id,
@@ -211,35 +212,44 @@ async def _commit_offsets(transacting: Transacting, request: Any, context: Conte
         instance_id=getattr(request, "group_instance_id", None),
     )
     error = ErrorCode.none
+    joins = context.version >= _OFFSETS_JOIN
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
+    elif joins and not may_group(context.principal):
+        error = ErrorCode.group_authorization_failed
     else:
         try:
-            transacting.transactions.check_offsets(
-                request.transactional_id, request.producer_id, request.producer_epoch, request.group_id
-            )
+            producer = (request.transactional_id, request.producer_id, request.producer_epoch)
+            if joins:
+                await transacting.transactions.add(*producer, groups=[request.group_id])
+            transacting.transactions.check_offsets(*producer, request.group_id)
             offsets = [offset for offset, _ in good]
             await transacting.grouping.offsets.commit_later(committer, request.producer_id, offsets)
         except (Refused, GroupRefused) as refused:
             error = _code(refused, knows_fenced=False)
     for _, answer in good:
         answer["error_code"] = error
-    return {"topics": answers, "throttle_time": throttle_ms}
+    return {"topics": answers}
 
 
 async def _end(transacting: Transacting, request: Any, context: Context) -> Message:
-    version, throttle_ms = context.version, context.throttle_ms
+    version = context.version
     error = ErrorCode.none
+    producer_id, epoch = -1, -1
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
     else:
         try:
-            await transacting.transactions.end(
-                request.transactional_id, request.producer_id, request.producer_epoch, commits=request.committed
+            producer_id, epoch = await transacting.transactions.end(
+                request.transactional_id,
+                request.producer_id,
+                request.producer_epoch,
+                commits=request.committed,
+                bumps=version >= _END_BUMPS,
             )
         except MainstemError as refused:
             error = _code(refused, knows_fenced=version >= _KNOWS_FENCED)
-    return {"error_code": error, "throttle_time": throttle_ms}
+    return {"error_code": error, "producer_id": producer_id, "producer_epoch": epoch}
 
 
 # What tools ask

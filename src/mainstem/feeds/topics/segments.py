@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem.model.names import TableName
-from mainstem.tables.kinds import TOPIC_COMPACT, TOPIC_JSON
+from mainstem.tables.kinds import TOPIC, TOPIC_COMPACT, TOPIC_JSON
 from mainstem.wire.kafka.opening import Record
 
+# Before the record's own columns, beside the fields of its value.
+JSON_PREFIX = "_kafka_"
 _STEP = 256
 # What a process that reads keeps: where rows are, and the rows of row groups.
 _PARTS_BYTES_MAX = 32 * 1024 * 1024
@@ -44,8 +46,14 @@ class _Row(msgspec.Struct, gc=False):
     headers: list[tuple[str, str | None]] | None = None
 
 
-class _JsonRow(_Row, gc=False, rename=lambda name: f"_kafka_{name}"):
-    """Beside the fields of its value."""
+class _JsonRow(msgspec.Struct, gc=False, rename=lambda name: JSON_PREFIX + name):
+    """Beside the fields of its value. Not a subclass of the other: fields are renamed where they stand alone."""
+
+    offset: int
+    timestamp: dt.datetime | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: list[tuple[str, str | None]] | None = None
 
 
 _rows = msgspec.json.Decoder(_Row)
@@ -157,9 +165,11 @@ class SegmentRecords:
         key = (segment.path, group)
         known = self._texts.get(key)
         if known is None:
+            # Of a JSON topic those that do not fit are records all the same.
+            names = ["columns", "metadata", "error"] if segment.kind == TOPIC_JSON else ["columns"]
             with pa.OSFile(segment.path) as source:
-                read = pq.ParquetFile(source).read_row_group(group, columns=["columns"])
-            known = read["columns"].combine_chunks()
+                read = pq.ParquetFile(source).read_row_group(group, columns=names)
+            known = (_json_texts(read) if segment.kind == TOPIC_JSON else read["columns"]).combine_chunks()
             known = known.chunk(0) if isinstance(known, pa.ChunkedArray) else known
             self._texts.put(key, known)
         return known
@@ -184,12 +194,16 @@ class SegmentRecords:
                 if not _has(rows, table):
                     continue
                 rows = file.read_row_group(group, columns=["namespace", "table", "key", "error"])
-                own = np.flatnonzero(_is_of(rows, table, partition))
+                own = np.flatnonzero(_is_of(rows, table, partition, with_errors=segment.kind == TOPIC_JSON))
+                if segment.kind != TOPIC:
+                    # What has no text is no record: one without a value of a compacted topic, a batch that could not
+                    # be opened.
+                    texts = self._group(segment, group).take(pa.array(own))
+                    own = own[texts.is_valid().to_numpy(zero_copy_only=False)]
                 if segment.kind == TOPIC_COMPACT:
-                    # By key: only the row itself says which offset it has. A record without a value has no row.
-                    texts = self._group(segment, group).take(pa.array(own)).to_pylist()
-                    own = own[[text is not None for text in texts]]
-                    offsets = np.array([_rows.decode(text).offset for text in texts if text is not None], np.int64)
+                    # By key: only the row itself says which offset it has.
+                    decoded = [_rows.decode(text).offset for text in texts.drop_null().to_pylist()]
+                    offsets = np.array(decoded, np.int64)
                 else:
                     offsets = _offsets(rows["key"].take(pa.array(own)), partition)
                 found.append((offsets, group, own))
@@ -217,7 +231,7 @@ class _Kept(Generic[K, V]):
             self._bytes -= self._values.popitem(last=False)[1].nbytes
 
 
-def _decoder(segment: SegmentFile) -> Callable[[str], _Row]:
+def _decoder(segment: SegmentFile) -> Callable[[str], _Row | _JsonRow]:
     return _json_rows.decode if segment.kind == TOPIC_JSON else _rows.decode
 
 
@@ -233,10 +247,35 @@ def _is_table(rows: pa.Table, table: TableName) -> pa.ChunkedArray:
     return pc.and_(pc.equal(rows["namespace"], table.namespace), pc.equal(rows["table"], table.table))
 
 
-def _is_of(rows: pa.Table, table: TableName, partition: int) -> npt.NDArray[np.bool_]:
+def letter_texts(columns: pa.ChunkedArray, metadata: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The records of dead letters as JSON (see `json_record`), and which of them are one: a batch that could not be
+    opened is a letter, too. What is no JSON object is told by the metadata, what only does not fit tells it itself."""
     import pyarrow.compute as pc
 
-    is_ours = pc.and_(_is_table(rows, table), pc.is_null(rows["error"]))
+    texts = pc.coalesce(metadata, columns)
+    return texts, pc.fill_null(pc.match_substring(texts, f'"{JSON_PREFIX}offset":'), False)
+
+
+def _json_texts(rows: pa.Table) -> pa.ChunkedArray:
+    """The records of a JSON topic: those that fit, and those among its dead letters. Null where it is none."""
+    import pyarrow.compute as pc
+
+    letters, is_record = letter_texts(rows["columns"], rows["metadata"])
+    letters = pc.if_else(is_record, letters, pa.scalar(None, letters.type))
+    return pc.if_else(rows["error"].is_null(), rows["columns"], letters)
+
+
+def json_record(text: str) -> Record:
+    """A record from the columns of its row."""
+    return _record(_json_rows.decode(text))
+
+
+def _is_of(rows: pa.Table, table: TableName, partition: int, *, with_errors: bool) -> npt.NDArray[np.bool_]:
+    import pyarrow.compute as pc
+
+    is_ours = _is_table(rows, table)
+    if not with_errors:
+        is_ours = pc.and_(is_ours, pc.is_null(rows["error"]))
     # By the key's text, which begins with the partition.
     found = pc.and_(is_ours, pc.starts_with(rows["key"].cast(pa.string()), f"{partition}/"))
     mask: npt.NDArray[np.bool_] = pc.fill_null(found, False).to_numpy()
@@ -263,7 +302,7 @@ def _sorted_part(found: Sequence[tuple[npt.NDArray[np.int64], int, npt.NDArray[n
     return _Part(offsets, groups, rows)
 
 
-def _record(row: _Row) -> Record:
+def _record(row: _Row | _JsonRow) -> Record:
     headers = tuple((name, _plain(value)) for name, value in row.headers or ())
     # Whole milliseconds: a fraction would come from a float.
     time_ms = -1 if row.timestamp is None else round(row.timestamp.timestamp() * 1000)
