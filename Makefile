@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test test-rest test-all chromium test-typescript check proto compat compat-trino compat-flink serve bench soak docs wheels lock clean
+.PHONY: help setup demo todo test test-rest test-all chromium kcat test-typescript check proto compat compat-trino compat-flink serve bench soak docs wheels lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ else
 	@$(MAKE) --no-print-directory test-typescript
 endif
 
-test-rest: setup chromium ## Run the tests that `make test` leaves out: every fault, engine and client
+test-rest: setup chromium kcat ## Run the tests that `make test` leaves out: every fault, engine and client
 	@$(PY) -m pytest -m "not alone and not core and not soak"
 
 test-all: test test-rest ## Run all tests but the soaks
@@ -67,6 +67,12 @@ chromium:
 	  command -v apt-get >/dev/null || { echo "there is no apt-get: install Chromium, or name one with CHROMIUM="; exit 1; }; \
 	  sudo=$$(if [ "$$(id -u)" = 0 ]; then echo; else echo sudo; fi); \
 	  $$sudo apt-get update -qq && $$sudo apt-get install -qq -y --no-install-recommends chromium >/dev/null; fi
+
+# A Kafka client for one test, which is skipped where there is none.
+kcat:
+	@if ! command -v kcat >/dev/null && command -v apt-get >/dev/null; then \
+	  sudo=$$(if [ "$$(id -u)" = 0 ]; then echo; else echo sudo; fi); \
+	  $$sudo apt-get update -qq && $$sudo apt-get install -qq -y --no-install-recommends kcat >/dev/null || true; fi
 
 test-typescript: ## Run the tests of the TypeScript client
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm test --silent; \

@@ -30,6 +30,8 @@ class Artifact(NamedTuple):
     name: str
     version: str
     extension: str = "jar"
+    # Whether what it needs comes along, in the versions that its description names.
+    is_whole: bool = False
 
     @property
     def file(self) -> str:
@@ -53,13 +55,10 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def fetch(artifacts: Sequence[Artifact], folder: Path) -> None:
-    """Fetch files from Maven by their coordinates, with the Ivy that Spark ships. Nothing comes along with them."""
+    """Fetch files from Maven by their coordinates, with the Ivy that Spark ships. What they need comes along only with
+    those that ask for it (`is_whole`)."""
     check_java()
-    dependencies = "".join(
-        f'<dependency org="{a.group}" name="{a.name}" rev="{a.version}" conf="default->*" transitive="false">'
-        f'<artifact name="{a.name}" type="{a.extension}" ext="{a.extension}"/></dependency>'
-        for a in artifacts
-    )
+    dependencies = "".join(map(_dependency, artifacts))
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         (Path(scratch) / "settings.xml").write_text(_SETTINGS.format(cache=Path(scratch) / "cache"))
         (Path(scratch) / "ivy.xml").write_text(
@@ -69,12 +68,20 @@ def fetch(artifacts: Sequence[Artifact], folder: Path) -> None:
         )
         ivy_jar = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
         command = ["java", "-jar", str(ivy_jar), "-settings", "settings.xml", "-ivy", "ivy.xml"]
-        command += ["-types", *sorted({a.extension for a in artifacts}), "-retrieve"]
+        command += ["-types", *sorted({"bundle", *(a.extension for a in artifacts)}), "-retrieve"]
         pattern = f"{folder}/[artifact]-[revision].[ext]"
         done = subprocess.run([*command, pattern], cwd=scratch, capture_output=True, text=True, check=False)
     missing = [a.file for a in artifacts if not (folder / a.file).exists()]
     if missing:
         raise Invalid(f"cannot be fetched from Maven. expected={missing} got={done.stdout[-1500:]}{done.stderr[-500:]}")
+
+
+def _dependency(a: Artifact) -> str:
+    named = f'<dependency org="{a.group}" name="{a.name}" rev="{a.version}"'
+    if a.is_whole:
+        return f'{named} conf="default->compile(*),runtime(*),master(*)"/>'
+    file = f'<artifact name="{a.name}" type="{a.extension}" ext="{a.extension}"/>'
+    return f'{named} conf="default->*" transitive="false">{file}</dependency>'
 
 
 def install(requirement: str, folder: Path, python: str = sys.executable) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import socket
 import struct
 import time
@@ -18,7 +19,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 import kafka
 from kafka import TopicPartition as PyPartition
 from mainstem.client import CdcClient, delete, insert, update
+from mainstem.wire.kafka.messages import decode_response, encode_request
 from tests.harness.kafka import KafkaServer
+from tests.unit.doors.kafka_world import filled_table
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +156,76 @@ def test_topics_are_administered(server: KafkaServer) -> None:
     assert "managed" not in admin.list_topics(timeout=10).topics
 
 
+# Traps that others fell into
+
+
+def test_a_record_past_max_message_bytes_is_refused_and_the_others_go_on(server: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([NewTopic("narrow", 1, config={"max.message.bytes": "1000"})])["narrow"].result(10)
+    with pytest.raises(KafkaException) as refused:
+        produce(server, "narrow", [b"x" * 5_000])
+    assert refused.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    assert produce(server, "narrow", [b"small"]) == [0]
+    assert [message.value() for message in consume(server, "narrow", 1)] == [b"small"]
+
+
+def test_offsets_by_timestamp(server: KafkaServer) -> None:
+    """Also where a batch has many times in it, and where times do not grow with the offsets."""
+    times_ms = [1_000, 2_000, 3_000, 2_500, 5_000]
+    producer = Producer({"bootstrap.servers": server.bootstrap, "linger.ms": 200})
+    for time_ms in times_ms:
+        producer.produce("timed", value=b"v", timestamp=time_ms)
+    assert producer.flush(20) == 0
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none"})
+    found = {}
+    for asked_ms in (0, 1_000, 1_001, 2_400, 3_001, 5_000, 5_001):
+        (place,) = consumer.offsets_for_times([TopicPartition("timed", 0, asked_ms)], 10)
+        found[asked_ms] = place.offset
+    consumer.close()
+    # -1: the end, which is where a consumer goes that finds none.
+    assert found == {0: 0, 1_000: 0, 1_001: 1, 2_400: 2, 3_001: 4, 5_000: 4, 5_001: -1}
+
+
+def test_metadata_makes_a_topic_where_the_client_asks_for_that_and_only_there(server: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    for allows, code in ((False, 3), (True, 0), (False, 0)):
+        wanted = {"topics": [{"name": "made-by-metadata"}], "allow_auto_topic_creation": allows}
+        with _connected(server) as plain:
+            plain.sendall(encode_request(3, 12, 1, wanted))
+            (topic,) = decode_response(3, 12, _answer(plain)).topics
+        assert topic.error_code.value == code
+        assert len(topic.partitions) == (not code)
+        assert ("made-by-metadata" in admin.list_topics(timeout=10).topics) == (not code)
+
+
+def test_more_partitions_are_there_once_they_are_told(server: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([NewTopic("grows", 1)])["grows"].result(10)
+    admin.create_partitions([NewPartitions("grows", 3)])["grows"].result(10)
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    told: list[Any] = []
+    producer.produce("grows", value=b"v", partition=2, on_delivery=lambda error, message: told.append((error, message)))
+    assert producer.flush(20) == 0
+    assert [(error, message.partition(), message.offset()) for error, message in told] == [(None, 2, 0)]
+
+
+def test_malformed_requests_of_every_api_close_their_connection_and_no_other(server: KafkaServer) -> None:
+    rng = random.Random(16)
+    with _connected(server) as bystander:
+        for entry in filled_table():
+            for version in (entry.min_version, entry.max_version):
+                body = struct.pack(">hhih", entry.key, version, 1, -1) + rng.randbytes(rng.randrange(1, 60))
+                with _connected(server) as plain:
+                    plain.sendall(struct.pack(">i", len(body)) + body)
+                    plain.shutdown(socket.SHUT_WR)
+                    # An answer or an end, and soon.
+                    plain.settimeout(20)
+                    while plain.recv(65_536):
+                        pass
+        bystander.sendall(_frame(18, 0, 9))
+        assert struct.unpack_from(">i", _answer(bystander))[0] == 9
+
+
 def test_records_are_deleted_and_their_offsets_are_out_of_range(server: KafkaServer) -> None:
     produce(server, "cut", [b"%d" % number for number in range(10)])
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
@@ -221,7 +294,9 @@ def test_versions_that_nobody_knows_are_answered_as_kafka_does(server: KafkaServ
         answer = _answer(plain)
         # Version 0: the correlation id, UNSUPPORTED_VERSION, and the versions that there are.
         assert struct.unpack_from(">ihi", answer)[:2] == (7, 35)
-        assert struct.unpack_from(">i", answer, 6)[0] > 15
+        known = [(each["api_key"], each["min_version"], each["max_version"]) for each in filled_table().versions()]
+        assert struct.unpack_from(">i", answer, 6)[0] == len(known)
+        assert list(struct.iter_unpack(">hhh", answer[10:])) == known
     for frame in (_frame(3, 99, 1), _frame(999, 0, 1), _frame(0, 9, 1), struct.pack(">i", 1 << 30), b"GET / HTTP"):
         with _connected(server) as plain:
             plain.sendall(frame)

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.downloads import Artifact, cached, fetch
+from tests.compat.downloads import Artifact
+from tests.compat.kafka_jars import JVM, KAFKA, jars_of
+from tests.compat.kafka_jars import KAFKA_VERSION as VERSION
 from tests.harness.kafka import KafkaServer
 
-VERSION = "4.3.1"
-_KAFKA, _JACKSON = "org.apache.kafka", "com.fasterxml.jackson"
+_JACKSON = "com.fasterxml.jackson"
 JARS = (
-    *(Artifact(_KAFKA, name, VERSION) for name in ("kafka-tools", "kafka-clients", "kafka-server-common")),
-    *(Artifact(_KAFKA, name, VERSION) for name in ("kafka-tools-api", "kafka-group-coordinator-api")),
-    Artifact(_KAFKA, "kafka-group-coordinator", VERSION),
+    *(Artifact(KAFKA, name, VERSION) for name in ("kafka-tools", "kafka-clients", "kafka-server-common")),
+    *(Artifact(KAFKA, name, VERSION) for name in ("kafka-tools-api", "kafka-group-coordinator-api")),
+    Artifact(KAFKA, "kafka-group-coordinator", VERSION),
     Artifact("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
     Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
     *(Artifact(f"{_JACKSON}.core", f"jackson-{name}", "2.19.0") for name in ("core", "databind", "annotations")),
@@ -32,7 +33,7 @@ JARS = (
 
 @pytest.fixture(scope="module")
 def jars() -> Path:
-    return cached(f"kafka-tools-{VERSION}", lambda folder: fetch(JARS, folder))
+    return jars_of(f"kafka-tools-{VERSION}", *JARS)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 
 
 def run(jars: Path, tool: str, *words: str) -> str:
-    memory = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    command = ["java", *memory, "-cp", f"{jars}/*", f"org.apache.kafka.tools.{tool}", *words]
+    command = ["java", *JVM, "-cp", f"{jars}/*", f"org.apache.kafka.tools.{tool}", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
@@ -90,6 +90,10 @@ def test_the_verifiable_clients_a_transactional_copy_and_the_groups_command(jars
         "--enable-random-aborts",
     )
     assert lines(copied)[-1]["consumed"] >= 500
+    # Transactions of version 2: each end gave the producer its next epoch.
+    described = run(jars, "TransactionsCommand", *place, "describe", "--transactional-id", "java-copy")
+    producer = dict(zip(*(row.split() for row in described.strip().splitlines()[-2:]), strict=False))
+    assert int(producer["ProducerEpoch"]) >= 5
 
     command = "consumer.group.ConsumerGroupCommand"
     listed = run(jars, command, *place, "--list").split()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -15,20 +14,9 @@ from mainstem.client import CdcClient, insert
 from tests.harness.kafka import KafkaServer, eventually
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    started = KafkaServer(
-        tmp_path_factory.mktemp("kafka-lake"),
-        pipeline=True,
-        log={"segment_retention_s": 0.0},
-        tail_bytes_max=1 << 20,
-        # Old records are to come from the tables.
-        kept_bytes_max=0,
-        retention_check_s=1.0,
-    )
-    asyncio.run(started.start())
-    yield started
-    asyncio.run(started.stop())
+@pytest.fixture
+def server(kafka_lake: KafkaServer) -> KafkaServer:
+    return kafka_lake
 
 
 def rows(server: KafkaServer, table: str, columns: str, more: str = "") -> list[Any]:
@@ -142,6 +130,24 @@ async def test_values_become_columns_rows_and_state(server: KafkaServer) -> None
         assert await ask("SELECT _key, partitions FROM kafka.__topics WHERE _key = 'latest'") == [
             {"_key": "latest", "partitions": 1}
         ]
+
+
+@pytest.mark.spark
+async def test_records_that_are_no_rows_are_consumed_once_only_the_tables_have_them(server: KafkaServer) -> None:
+    make(server, "strange", value_mode="json")
+    values = [b'{"n": 1}', b"no json", None, b"\xff", b'{"_kafka_offset": 99}', b'{"n": 2}', b"[]"]
+    records: list[tuple[bytes | None, bytes | None]] = [(b"k%d" % number, each) for number, each in enumerate(values)]
+    await asyncio.to_thread(send, server, "strange", records)
+    assert (await server.flush())["complete"]
+    await eventually(lambda: not list((server.data / "log" / "segments").glob("*.parquet")), 60)
+    assert rows(server, "strange", "count(*)") == [(2,)]
+    # Memory is small: others have taken its room.
+    await asyncio.to_thread(send, server, "old-noise", [(None, b"x" * 1_000)] * 2_000)
+    messages = await asyncio.to_thread(read, server, "strange", len(values))
+    found = [(each.offset(), each.key(), each.value(), each.headers()) for each in messages]
+    assert found == [(at, b"k%d" % at, value, [("h", b"\xff")]) for at, value in enumerate(values)]
+    assert all(each.timestamp()[1] > 1_700_000_000_000 for each in messages)
+    assert [each.offset() for each in await asyncio.to_thread(read, server, "strange", 1, 4)] == [4]
 
 
 def _queries(server: KafkaServer) -> Any:

@@ -1,21 +1,29 @@
 """Logins at the Kafka door: passwords and tokens, and what they let somebody see."""
 
 import asyncio
+import json
+import ssl
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import trustme
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from mainstem.admission import AuthSettings, Role, UserSettings
 from mainstem.admission.keys import secret_key, sign
+from mainstem.admission.quotas import QuotaSettings, QuotasSettings
 from mainstem.admission.scram import Mechanism, derive, to_text
 from mainstem.app.config import ServerConfig
 from mainstem.runtime.clock import SystemClock
 from tests.harness.kafka import KafkaServer
 
 SECRET = "0123456789abcdef0123456789abcdef"
+QUOTA_BYTES = 100_000
 
 
 def token(**claims: Any) -> str:
@@ -33,9 +41,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     users = {
         "ann": user("pencil", Role.WRITER),
         "rob": user("rubber", Role.READER, ("open*",)),
+        "slow": user("snail", Role.WRITER),
     }
+    quotas = QuotasSettings(
+        users={"slow": QuotaSettings(produce_bytes_per_s=QUOTA_BYTES, fetch_bytes_per_s=QUOTA_BYTES, requests_per_s=50)}
+    )
     more = {"users": users, "auth": AuthSettings(keys={"k": SECRET}), "server": ServerConfig(port=0)}
-    started = KafkaServer(tmp_path_factory.mktemp("kafka-logins"), more=more, token=token(role="admin"))
+    folder = tmp_path_factory.mktemp("kafka-logins")
+    started = KafkaServer(folder, more=more, token=token(role="admin"), quotas=quotas)
     asyncio.run(started.start())
     yield started
     asyncio.run(started.stop())
@@ -69,11 +82,12 @@ def test_a_password_lets_its_user_in_and_no_other(server: KafkaServer, mechanism
             admin.list_topics(timeout=2)
 
 
-def test_a_token_lets_in(server: KafkaServer) -> None:
-    def renew(_: str) -> tuple[str, float]:
-        return token(role="writer"), SystemClock().now_ms() / 1000 + 600
+def renewed(_: str) -> tuple[str, float]:
+    return token(role="writer"), SystemClock().now_ms() / 1000 + 600
 
-    settings = {**login(server, "OAUTHBEARER"), "oauth_cb": renew}
+
+def test_a_token_lets_in(server: KafkaServer) -> None:
+    settings = {**login(server, "OAUTHBEARER"), "oauth_cb": renewed}
     assert write(settings, "open-2") == [None]
     assert write(login(server, "PLAIN", "token", token(role="writer")), "open-2") == [None]
 
@@ -116,3 +130,88 @@ def test_nobody_takes_part_in_a_group_that_reads_what_it_may_not(server: KafkaSe
     assert error is not None
     assert error.name() == "GROUP_AUTHORIZATION_FAILED"
     thief.close()
+
+
+# Quotas
+
+
+def timed_write(settings: dict[str, Any], topic: str, records: int, size: int) -> tuple[float, float]:
+    """How long it took, and the longest that the server asked for in between, in seconds."""
+    asked_ms: list[float] = [0.0]
+
+    def heard(text: str) -> None:
+        brokers = json.loads(text)["brokers"].values()
+        asked_ms.extend(broker["throttle"]["max"] for broker in brokers if "throttle" in broker)
+
+    producer = Producer({**settings, "statistics.interval.ms": 200, "stats_cb": heard, "linger.ms": 0})
+    began_s = time.monotonic()
+    for _ in range(records):
+        producer.produce(topic, value=b"x" * size)
+        producer.flush(30)
+    producer.poll(0.5)
+    return time.monotonic() - began_s, max(asked_ms) / 1000
+
+
+def test_who_is_past_a_quota_is_slowed_down_and_told_so(server: KafkaServer) -> None:
+    slow = login(server, "SCRAM-SHA-256", "slow", "snail")
+    ann = login(server, "SCRAM-SHA-256", "ann", "pencil")
+    # Two seconds' worth of bytes, of which one goes at once; nobody waits for what the last answer asks for.
+    took_s, asked_s = timed_write(slow, "open-5", 8, QUOTA_BYTES // 4)
+    assert took_s >= 0.7
+    assert asked_s > 0
+    _, asked_s = timed_write(ann, "open-5", 4, QUOTA_BYTES // 4)
+    assert asked_s == 0
+    consumer = Consumer(
+        {**slow, "group.id": "slow", "auto.offset.reset": "earliest", "fetch.message.max.bytes": 30_000}
+    )
+    consumer.subscribe(["open-5"])
+    found = 0
+    began_s = time.monotonic()
+    while found < 12 and time.monotonic() < began_s + 60:
+        message = consumer.poll(1)
+        found += message is not None and message.error() is None
+    took_s = time.monotonic() - began_s
+    consumer.close()
+    assert found == 12
+    assert took_s >= 12 / 4 - 1.3
+    said = httpx.get(f"{server.url}/metrics", headers=server.headers).text
+    for quota in ("produce_bytes_per_s", "fetch_bytes_per_s"):
+        (line,) = [
+            each for each in said.splitlines() if each.startswith(f'mainstem_kafka_throttled_total{{quota="{quota}')
+        ]
+        assert float(line.split()[-1]) > 0
+
+
+# TLS
+
+
+async def test_logins_over_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued = authority.issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    more = {
+        "users": {"ann": user("pencil", Role.WRITER)},
+        "auth": AuthSettings(keys={"k": SECRET}),
+        "server": ServerConfig(port=0, tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem")),
+    }
+    async with KafkaServer(tmp_path / "data", more=more, token=token(role="admin")) as server:
+        encrypted = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(tmp_path / "ca.pem")}
+        for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+            settings = {**login(server, mechanism, "ann", "pencil"), **encrypted}
+            assert await asyncio.to_thread(write, settings, "secure") == [None]
+        bearer = {**login(server, "OAUTHBEARER"), **encrypted, "oauth_cb": renewed}
+        assert await asyncio.to_thread(write, bearer, "secure") == [None]
+        consumer = Consumer({**settings, "group.id": "secure", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["secure"])
+        message = await asyncio.to_thread(consumer.poll, 20)
+        assert message is not None
+        assert (message.error(), message.value()) == (None, b"v")
+        consumer.close()
+        # Without TLS, without the right authority: not a word.
+        plain = login(server, "PLAIN", "ann", "pencil")
+        stranger = {**settings, "ssl.ca.location": ssl.get_default_verify_paths().openssl_cafile}
+        for wrong in (plain, stranger):
+            with pytest.raises(KafkaException):
+                await asyncio.to_thread(AdminClient(wrong).list_topics, None, 2)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import duckdb
@@ -12,15 +11,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.harness.kafka import KafkaServer
 
-LOG = {"segment_retention_s": 0.0}
 
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    started = KafkaServer(tmp_path_factory.mktemp("kafka-transactions"), pipeline=True, log=LOG, tail_bytes_max=1 << 20)
-    asyncio.run(started.start())
-    yield started
-    asyncio.run(started.stop())
+@pytest.fixture
+def server(kafka_lake: KafkaServer) -> KafkaServer:
+    return kafka_lake
 
 
 def make(server: KafkaServer, topic: str, partitions: int = 1) -> None:

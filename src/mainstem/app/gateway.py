@@ -584,6 +584,7 @@ class Gateway:
         refused = Refused(
             by_gate=self.refused,
             by_limit=self.rates.refused,
+            by_quota={} if self.kafka is None else self.kafka.quotas.throttled,
             by_status=self.http_refused,
             query_processes=self._queries.engine.sandboxes.replaced,
         )

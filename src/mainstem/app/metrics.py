@@ -8,6 +8,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from mainstem.admission import RateSettings
+from mainstem.admission.quotas import Quota
 from mainstem.catalog.reports import Reported
 from mainstem.doors.admin.server import Status
 from mainstem.doors.cdc.ports import DoorStats
@@ -42,6 +43,8 @@ class Refused(NamedTuple):
     by_gate: Mapping[str, int] = {}
     # By the setting of `[limits]` that it was too much for.
     by_limit: Mapping[str, int] = {}
+    # Slowed down rather than refused, by the setting of `[kafka.quotas]`.
+    by_quota: Mapping[str, int] = {}
     # Over HTTP, by the answer's status.
     by_status: Mapping[int, int] = {}
     # Processes of queries that were killed or died.
@@ -171,7 +174,12 @@ class _Scrape(Collector):
         answers = CounterMetricFamily("mainstem_http_refused", "Answers of 400 and above.", labels=["status"])
         for status, count in sorted(self._refused.by_status.items()):
             answers.add_metric([str(status)], count)
-        yield from (limit, limited, answers)
+        slowed = CounterMetricFamily(
+            "mainstem_kafka_throttled", "Answers that told a Kafka client to be silent for a while.", labels=["quota"]
+        )
+        for quota in Quota:
+            slowed.add_metric([quota], self._refused.by_quota.get(quota, 0))
+        yield from (limit, limited, answers, slowed)
 
     def _engines(self) -> Iterable[Metric]:
         count = CounterMetricFamily("mainstem_catalog_reports", "Reports of engines.", labels=["kind"])

@@ -45,7 +45,9 @@ def comments(kind: type) -> dict[str, str]:
     """The comment above each field of a class, as one line of text; fields without one are missing."""
     found: dict[str, str] = {}
     gathered: list[str] = []
-    for line in inspect.getsource(kind).splitlines():
+    # What a class takes over from another of ours is told there.
+    ours = [each for each in reversed(kind.__mro__) if each.__module__.startswith("mainstem.")]
+    for line in (line for each in ours for line in inspect.getsource(each).splitlines()):
         if line.startswith("    # "):
             gathered.append(line[6:].strip())
             continue

@@ -172,12 +172,17 @@ def _json_rows(
     head: BatchHead,
     records: Sequence[Record],
 ) -> "Rows":
-    """The fields of each value, beside the record itself. A value that is no JSON object is a dead letter."""
+    """The fields of each value, beside the record itself. A value that is no JSON object is a dead letter, with the
+    record as its metadata: so consumers get it from there."""
     written = _Columns(partition, head, _JSON_PREFIX)
     texts = [_json_text(record, written) for record in records]
+    metadata: list[bytes | None] = [
+        None if text.startswith(b"{") else written.of(record) for text, record in zip(texts, records, strict=True)
+    ]
     keys = [f"{partition}/{record.offset}" for record in records]
     columns, errors, unjudged = expander.judge_json(table, texts, [])
-    return _rows(header, table, columns, keys, kind=TOPIC_JSON, errors=errors, unjudged=unjudged)
+    told = metadata if any(metadata) else None
+    return _rows(header, table, columns, keys, kind=TOPIC_JSON, errors=errors, unjudged=unjudged, metadata=told)
 
 
 def _json_text(record: Record, written: _Columns) -> bytes:
@@ -261,7 +266,7 @@ def _rows(
         sequences=None,
         ids=None,
         source_times_ms=None,
-        metadata=None,
+        metadata=more.get("metadata"),
         errors=more.get("errors"),
         unjudged=more.get("unjudged"),
         kind=kind,

@@ -42,7 +42,7 @@ class PipelineSettings:
     # What the gateway wants to see with every request. None: nothing.
     token: str | None = field(default=None, repr=False)
     master: str = "local[*]"
-    driver_memory: str = "1280m"
+    driver_memory: str = "1536m"
     warehouse: str = "lake"
     # How files are written, of every table that does not say otherwise.
     parquet: ParquetSettings = field(default_factory=ParquetSettings)

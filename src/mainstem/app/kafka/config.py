@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from mainstem.admission.quotas import QuotasSettings
 from mainstem.feeds.groups.settings import GroupSettings
 from mainstem.feeds.transactions.settings import TransactionSettings
 
@@ -46,3 +47,4 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: GroupSettings = GroupSettings()
     # Transactions.
     transactions: TransactionSettings = TransactionSettings()
+    quotas: QuotasSettings = QuotasSettings()

@@ -9,7 +9,7 @@ from functools import partial
 from uuid import uuid4
 
 from mainstem.admission import Authenticator, Users
-from mainstem.doors.kafka import authenticating, committing, group_tools, grouping, producing, transacting
+from mainstem.doors.kafka import authenticating, committing, group_tools, grouping, joining, producing, transacting
 from mainstem.doors.kafka.authenticating import Authentication
 from mainstem.doors.kafka.cluster import Cluster
 from mainstem.doors.kafka.dispatch import Table
@@ -213,6 +213,7 @@ def make_coordination(
     ours = Grouping(cluster, coordinator, offsets)
     authentication = Authentication(users, tokens, clock)
     producing.register(table, cluster, clock, partial(check_transaction, running))
+    joining.register(table, cluster, running)
     grouping.register(table, ours)
     committing.register(table, ours)
     group_tools.register(table, ours)

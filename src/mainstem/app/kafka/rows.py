@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mainstem.app.kafka.letters import LETTERS
 from mainstem.app.query import CatalogLake
 from mainstem.feeds.topics.retention import StoredFile
+from mainstem.feeds.topics.segments import JSON_PREFIX
 from mainstem.formats.delta.engine import PLACES, engine_of
 from mainstem.formats.delta.log import AddFile, DeltaLog
 from mainstem.formats.delta.transaction import Commit, Replacement, Transaction
@@ -27,7 +29,6 @@ from mainstem.query.delta import DeltaVersion
 from mainstem.wire.kafka.opening import Record
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
-JSON_PREFIX = "_kafka_"
 _STEP = 512
 # Files that one read may look into, and what is kept of them in the process that reads.
 _FILES_MAX = 16
@@ -41,21 +42,34 @@ class TopicFiles(NamedTuple):
     """The files of a table that may have a partition's records, each with its first offset, in that order. `version`
     has no others. See `feeds.topics.sealed.TableRows`: it is used in the process that reads."""
 
-    version: DeltaVersion
+    partition: int
+    # None where the table has none that matter.
+    version: DeltaVersion | None
     files: tuple[tuple[int, AddFile], ...]
     prefix: str
     # Where the first file begins that is left out; None where none is.
     bound: int | None
+    # The records that are no rows, where the topic's values are JSON.
+    letters: DeltaVersion | None
 
     def records(self, offset: int, before: int, bytes_max: int) -> list[Record]:
         """The first records from an offset on, in order, of about so many bytes."""
         before = before if self.bound is None else min(before, self.bound)
+        found, before = self._rows(offset, before, bytes_max)
+        if self.letters is not None:
+            more, before = LETTERS.records(self.letters, self.partition, offset, before, bytes_max)
+            found = [record for record in (*found, *more) if record.offset < before]
+        return sorted(found)
+
+    def _rows(self, offset: int, before: int, bytes_max: int) -> tuple[list[Record], int]:
+        """Records that have rows, and the offset before which none of those is missing."""
         found: list[Record] = []
         size = highest = 0
         for number, (_, file) in enumerate(self.files):
             # Compaction may have put files together that were not neighbours: what begins before a record that we have
             # must be read before that record is given away.
             bound = self.files[number + 1][0] if number + 1 < len(self.files) else before
+            assert self.version is not None, "it has the files"
             offsets, rows = _sorted_rows(self.version, file, self.prefix)
             first, last = (int(at) for at in np.searchsorted(offsets, [offset, before]))
             for start in range(first, last, _STEP):
@@ -64,8 +78,8 @@ class TopicFiles(NamedTuple):
                 size += sum([len(each.value or b"") + _RECORD_BYTES for each in found[-part.num_rows :]])
                 highest = max(highest, found[-1].offset)
                 if size > bytes_max and highest < bound:
-                    return sorted(found)
-        return sorted(found)
+                    return found, highest + 1
+        return found, before
 
 
 class TopicRows:
@@ -77,13 +91,19 @@ class TopicRows:
     def of(self, table: TableName, partition: int, offset: int) -> TopicFiles | None:
         """Where the records of a partition from an offset on are: the first files that may have them."""
         version = self._version(table)
+        letters = self._letters_of(table, version)
         found = [(low, file, prefix) for low, file, prefix in self._files(version, partition, offset)]
         if version is None or not found:
-            return None
+            return None if letters is None else TopicFiles(partition, None, (), JSON_PREFIX, None, letters)
         files = tuple((low, file) for low, file, _ in found[:_FILES_MAX])
         state = replace(version.state, files={file.key: file for _, file in files})
         few = DeltaVersion(version.storage, version.path, state)
-        return TopicFiles(few, files, found[0][2], found[_FILES_MAX][0] if len(found) > _FILES_MAX else None)
+        bound = found[_FILES_MAX][0] if len(found) > _FILES_MAX else None
+        return TopicFiles(partition, few, files, found[0][2], bound, letters)
+
+    def _letters_of(self, table: TableName, version: DeltaVersion | None) -> DeltaVersion | None:
+        """Where a topic whose values are JSON has the records that are no rows. It may have no others."""
+        return None if version is not None and not _prefix(version) else self._version(table.dead_letters)
 
     def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         """The first record from an offset on whose time is the given one or later."""
@@ -101,6 +121,9 @@ class TopicRows:
             times = rows[f"{prefix}timestamp"]
             rows = rows.filter(pc.greater_equal(times, pa.scalar(wanted, times.type)))
             found += _as_records(rows, prefix)
+        if (letters := self._letters_of(table, version)) is not None:
+            first = LETTERS.first_at(letters, partition, offset, timestamp)
+            found += [] if first is None else [first]
         return min(found, default=None)
 
     def files(self, table: TableName) -> list[StoredFile]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mainstem.admission import Authenticator, Gate, Limits, Users
+from mainstem.admission.quotas import Quotas
 from mainstem.app.config import ServerConfig
 from mainstem.app.kafka.config import MIB, KafkaConfig
 from mainstem.app.kafka.groups import Coordination, make_coordination
@@ -21,6 +22,7 @@ from mainstem.doors.kafka.connection import ConnectionSettings
 from mainstem.doors.kafka.dispatch import Table
 from mainstem.doors.kafka.door import KafkaDoor
 from mainstem.doors.kafka.fetching import Fetching
+from mainstem.doors.kafka.throttling import Throttle
 from mainstem.feeds.tap import Tap
 from mainstem.feeds.topics.reading import Reader, tail_batches
 from mainstem.feeds.topics.retention import first_to_keep, spent
@@ -55,6 +57,7 @@ class Kafka:
     rows: TopicRows
     clock: Clock
     coordination: Coordination
+    quotas: Quotas
 
     async def open(self, listener: socket.socket, server: ServerConfig) -> None:
         """Let clients in. What they are told to connect to is where the door listens, unless it is said."""
@@ -175,7 +178,9 @@ def make_kafka(
         transactions=config.transactions,
     )
     door.is_allowed = coordination.authentication.may_ask
-    return Kafka(door, topics, known, reader, log, own, config, rows, clock, coordination)
+    quotas = Quotas(config.quotas, clock)
+    door.throttle = Throttle(quotas) if quotas.is_on else None
+    return Kafka(door, topics, known, reader, log, own, config, rows, clock, coordination, quotas)
 
 
 async def _exists(lake: CatalogLake, table: TableName) -> bool:

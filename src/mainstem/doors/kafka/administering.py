@@ -1,6 +1,5 @@
 """Topics and their settings: made, changed, looked at and deleted."""
 
-import base64
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -30,7 +29,6 @@ def register(table: Table, cluster: Cluster) -> None:
     table.add(37, "CreatePartitions", 0, 3, partial(_create_partitions, cluster))
     table.add(44, "IncrementalAlterConfigs", 0, 1, partial(_alter_configs, cluster))
     table.add(46, "ListPartitionReassignments", 0, 0, _no_reassignments)
-    table.add(61, "DescribeProducers", 0, 0, partial(_describe_producers, cluster))
 
 
 def _answer(error: MainstemError | None) -> dict[str, Any]:
@@ -266,35 +264,3 @@ def _altered(config: Mapping[str, str], changes: Any) -> dict[str, str]:
 async def _no_reassignments(request: Any, context: Context) -> Message:
     """There is one replica, and nowhere for it to go."""
     return {"error_code": ErrorCode.none, "topics": ()}
-
-
-async def _describe_producers(cluster: Cluster, request: Any, context: Context) -> Message:
-    topics: list[Message] = []
-    for each in request.topics:
-        topic = cluster.topics.get(each.name)
-        parts: list[Message] = []
-        for index in each.partition_indexes:
-            partition = None if topic is None else cluster.topics.partition(topic, index)
-            if topic is None or partition is None or not may_see(context.principal, topic):
-                unknown = ErrorCode.unknown_topic_or_partition
-                parts.append({"partition_index": index, "error_code": unknown, "active_producers": ()})
-                continue
-            active = [
-                {
-                    "producer_id": producer_id,
-                    "producer_epoch": state.epoch,
-                    "last_sequence": state.batches[-1].last_sequence if state.batches else -1,
-                    "last_timestamp": state.seen_ms,
-                    "coordinator_epoch": -1,
-                    "current_txn_start_offset": -1,
-                }
-                for producer_id, state in partition.state.producers.items()
-            ]
-            parts.append({"partition_index": index, "error_code": ErrorCode.none, "active_producers": active})
-        topics.append({"name": each.name, "partitions": parts})
-    return {"topics": topics}
-
-
-def uuid_text(topic: TopicState) -> str:
-    """A topic id as Kafka's tools write it."""
-    return base64.urlsafe_b64encode(topic.id).rstrip(b"=").decode()

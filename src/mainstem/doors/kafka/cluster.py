@@ -1,8 +1,9 @@
 """What a client asks first: which versions, which brokers, which topics. There is one broker: this gateway."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,10 @@ from mainstem.model.names import TableName
 from mainstem.wire.kafka.messages import Message
 
 PARTITIONS_PER_ANSWER_MAX = 2_000
+# What clients ask of a whole cluster before they use it. `transaction.version` 2 is KIP-890: a producer's epoch grows
+# with every transaction, and partitions take part with their first record.
+FEATURES: Mapping[str, int] = MappingProxyType({"group.version": 1, "transaction.version": 2})
+_KNOWS_ZERO = 4
 # "Nobody asked": the bit mask of what somebody may do is not given.
 _NOT_ASKED = -(1 << 31)
 
@@ -51,15 +56,37 @@ class Cluster:
 
 def register(table: Table, cluster: Cluster) -> None:
     """Answer these APIs."""
-    table.add(18, "ApiVersions", 0, 4, partial(_api_versions, table), is_open=True)
+    table.add(18, "ApiVersions", 0, 5, partial(_api_versions, table, cluster), is_open=True)
     table.add(3, "Metadata", 0, 13, partial(_metadata, cluster))
     table.add(60, "DescribeCluster", 0, 2, partial(_describe_cluster, cluster))
     table.add(75, "DescribeTopicPartitions", 0, 0, partial(_describe_topic_partitions, cluster))
 
 
-async def _api_versions(table: Table, request: Any, context: Context) -> Message:
+async def _api_versions(table: Table, cluster: Cluster, request: Any, context: Context) -> Message:
     context.kept["software"] = getattr(request, "client_software_name", None)
-    return {"error_code": ErrorCode.none, "api_keys": table.versions(), "finalized_features_epoch": -1}
+    return {
+        "error_code": _is_meant(cluster, request),
+        "api_keys": table.versions(),
+        "supported_features": [
+            # Clients of older versions take a feature that begins at 0 for a fault.
+            {"name": name, "min_version": 0 if context.version >= _KNOWS_ZERO else 1, "max_version": level}
+            for name, level in FEATURES.items()
+        ],
+        "finalized_features_epoch": 1,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level} for name, level in FEATURES.items()
+        ],
+    }
+
+
+def _is_meant(cluster: Cluster, request: Any) -> ErrorCode:
+    """Whether a client that says whom it means to speak to (version 5) has come to the right one."""
+    cluster_id, node_id = getattr(request, "cluster_id", None), getattr(request, "node_id", -1)
+    if (cluster_id is None) != (node_id == -1):
+        return ErrorCode.invalid_request
+    if cluster_id is not None and (cluster_id, node_id) != (cluster.id, cluster.node_id):
+        return ErrorCode.rebootstrap_required
+    return ErrorCode.none
 
 
 async def _metadata(cluster: Cluster, request: Any, context: Context) -> Message:

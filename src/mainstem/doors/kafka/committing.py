@@ -92,7 +92,6 @@ async def _commit(grouping: Grouping, request: Any, context: Context) -> Message
         knows_epochs=context.version >= _KNOWS_EPOCHS,
     )
     error = ErrorCode.none
-    throttle_ms = context.throttle_ms
     if not may_group(context.principal):
         error = ErrorCode.group_authorization_failed
     else:
@@ -102,19 +101,18 @@ async def _commit(grouping: Grouping, request: Any, context: Context) -> Message
             error = code(refused)
     for _, answer in good:
         answer["error_code"] = error
-    return {"topics": answers, "throttle_time": throttle_ms}
+    return {"topics": answers}
 
 
 async def _fetch(grouping: Grouping, request: Any, context: Context) -> Message:
     stable = getattr(request, "require_stable", False)
-    throttle_ms = context.throttle_ms
     if context.version < _BY_GROUP:
         await _look_up_views(grouping, request.topics)
-        return {**_fetched(grouping, request, context, stable=stable), "throttle_time": throttle_ms}
+        return {**_fetched(grouping, request, context, stable=stable)}
     for each in request.groups:
         await _look_up_views(grouping, each.topics)
     groups = [_fetched(grouping, each, context, stable=stable) for each in request.groups]
-    return {"groups": groups, "throttle_time": throttle_ms}
+    return {"groups": groups}
 
 
 def _fetched(grouping: Grouping, asked: Any, context: Context, *, stable: bool) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Protocol, cast
 
 from kio.schema.errors import ErrorCode
 
-from mainstem.doors.kafka.dispatch import Context, Encoded, Entry, Table
+from mainstem.doors.kafka.dispatch import Answered, Context, Encoded, Entry, Table
+from mainstem.doors.kafka.throttling import throttled
 from mainstem.model.errors import Invalid, MainstemError
 from mainstem.wire.kafka.frames import Buffer, Framer, RequestHead, framed, read_head
 from mainstem.wire.kafka.messages import API_VERSIONS, answer_head, decode_request, encode_response
@@ -54,6 +55,9 @@ class ConnectionHost(Protocol):
     def may_ask(self, context: Context) -> bool:
         """Whether it said who it is, where that is asked."""
 
+    def charge_ms(self, entry: Entry, context: Context, in_bytes: int, out_bytes: int) -> int:
+        """A request was answered: for how long nothing more is taken from its client."""
+
 
 class Connection(asyncio.Protocol):
     """See above. `table` says who answers."""
@@ -74,6 +78,8 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_paused = False
         self._is_closing = False
+        # Past its quota: the next request is begun then.
+        self._silent_until_s = 0.0
         self.context = Context(peer="")
         self.opened_s = 0.0
         self.active_s = 0.0
@@ -152,6 +158,8 @@ class Connection(asyncio.Protocol):
             while self._under_way >= self._settings.under_way_max:
                 self._arrived.clear()
                 await self._arrived.wait()
+            if (silent_s := self._silent_until_s - self._door.now_s()) > 0:
+                await asyncio.sleep(silent_s)
             frame = self._waiting.popleft()
             self._waiting_bytes -= len(frame)
             try:
@@ -194,20 +202,21 @@ class Connection(asyncio.Protocol):
                 request = decode_request(head, frame)
             except KeyError as error:
                 raise Invalid(f"no schema for {entry.name} version {head.version}") from error
-            task = loop.create_task(self._answer(entry, head, request))
+            task = loop.create_task(self._answer(entry, head, request, len(frame)))
         self._under_way += 1
         self._keep(task)
         return task, entry.pipelined
 
-    async def _answer(self, entry: Entry, head: RequestHead, request: object) -> Answer | None:
+    async def _answer(self, entry: Entry, head: RequestHead, request: object, in_bytes: int) -> Answer | None:
         context = self.context
         context.client_id, context.version, context.correlation_id = head.client_id, head.version, head.correlation_id
         answer = await entry.handler(request, context)
-        if answer is None:
-            return None
-        if isinstance(answer, Encoded):
-            return framed([answer_head(head.api_key, head.version, head.correlation_id), *answer.body])
-        return [encode_response(head.api_key, head.version, head.correlation_id, answer)]
+        encoded = _encoded(head, answer)
+        silent_ms = self._door.charge_ms(entry, context, in_bytes, 0 if encoded is None else sum(map(len, encoded)))
+        if silent_ms:
+            self._silent_until_s = max(self._silent_until_s, self._door.now_s() + silent_ms / 1000)
+            encoded = _encoded(head, throttled(entry.key, answer, silent_ms))
+        return encoded
 
     async def _write_answers(self) -> None:
         while True:
@@ -240,6 +249,14 @@ class Connection(asyncio.Protocol):
         """Close a connection that cannot go on: Kafka has no answer for these."""
         logger.info("kafka.connection_closed", extra={"peer": self.context.peer, "why": why})
         self.close()
+
+
+def _encoded(head: RequestHead, answer: Answered) -> Answer | None:
+    if answer is None:
+        return None
+    if isinstance(answer, Encoded):
+        return framed([answer_head(head.api_key, head.version, head.correlation_id), *answer.body])
+    return [encode_response(head.api_key, head.version, head.correlation_id, answer)]
 
 
 async def _ready(answer: bytes) -> Answer | None:

@@ -17,6 +17,7 @@ To add an API:
 - Handlers run one after the other per connection, as in Kafka, and answers keep the order of requests. With
   `pipelined=True` the next request of the connection is begun while this one waits (for the disk, say): everything that
   must happen in order has to happen before the handler's first `await`.
+- Quotas are none of a handler's business: where a client is past one, `throttle_time` is put into the answer.
 - A handler answers errors itself, per topic or partition where the API has that: `errors.code_of` turns a MainstemError
   into Kafka's number. What a handler raises closes the connection, which is all that Kafka has for it.
 - Whether somebody may do this at all is asked of `context.principal` (`admission.Principal`): `may_read`, `may_write`
@@ -58,11 +59,10 @@ class Context:
     # the connection ends.
     kept: dict[str, Any] = field(default_factory=dict)
     on_close: list[Callable[[], None]] = field(default_factory=list)
-    # How many milliseconds the next answer says that it was throttled.
-    throttle_ms: int = 0
 
 
-Handler = Callable[[Any, Context], Awaitable[Message | Encoded | None]]
+Answered = Message | Encoded | None
+Handler = Callable[[Any, Context], Awaitable[Answered]]
 
 
 class Entry(NamedTuple):

@@ -7,7 +7,8 @@ import ssl
 from collections.abc import Callable
 
 from mainstem.doors.kafka.connection import Connection, ConnectionSettings
-from mainstem.doors.kafka.dispatch import Context, Table
+from mainstem.doors.kafka.dispatch import Context, Entry, Table
+from mainstem.doors.kafka.throttling import Throttle
 from mainstem.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class KafkaDoor:
         self._idle_task: asyncio.Task[None] | None = None
         # Whether a request may be asked before the client said who it is; SASL replaces this.
         self.is_allowed: Callable[[Context], bool] = lambda context: True
+        # Counts what clients take; None: they take what they like.
+        self.throttle: Throttle | None = None
 
     @property
     def connection_count(self) -> int:
@@ -89,3 +92,6 @@ class KafkaDoor:
 
     def may_ask(self, context: Context) -> bool:
         return self.is_allowed(context)
+
+    def charge_ms(self, entry: Entry, context: Context, in_bytes: int, out_bytes: int) -> int:
+        return 0 if self.throttle is None else self.throttle.charge_ms(entry, context, in_bytes, out_bytes)

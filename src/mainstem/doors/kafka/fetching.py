@@ -84,7 +84,7 @@ async def _fetch(fetching: Fetching, request: Any, context: Context) -> Encoded:
             room -= sum(map(len, answer.batches))
             partitions.append(answer)
         answers.append(FetchedTopic(named, partitions))
-    return Encoded(encode_fetched(version, answers, throttle_ms=context.throttle_ms))
+    return Encoded(encode_fetched(version, answers))
 
 
 def _wanted(cluster: Cluster, topic: TopicState | None, part: Any, context: Context, *, by_id: bool) -> _Wanted:

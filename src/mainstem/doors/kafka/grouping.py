@@ -92,7 +92,6 @@ async def _join(grouping: Grouping, request: Any, context: Context) -> Message:
             "generation_id": -1,
             "protocol_name": None if version >= 7 else "",
             "member_id": member_id,
-            "throttle_time": context.throttle_ms,
         }
     return {
         "error_code": ErrorCode.none,
@@ -106,7 +105,6 @@ async def _join(grouping: Grouping, request: Any, context: Context) -> Message:
             {"member_id": each.member_id, "group_instance_id": each.instance_id, "metadata": each.metadata}
             for each in joined.members
         ],
-        "throttle_time": context.throttle_ms,
     }
 
 
@@ -124,13 +122,12 @@ async def _sync(grouping: Grouping, request: Any, context: Context) -> Message:
             protocol=getattr(request, "protocol_name", None),
         )
     except Refused as refused:
-        return {"error_code": code(refused), "assignment": b"", "throttle_time": context.throttle_ms}
+        return {"error_code": code(refused), "assignment": b""}
     return {
         "error_code": ErrorCode.none,
         "protocol_type": synced.protocol_type,
         "protocol_name": synced.protocol,
         "assignment": synced.assignment,
-        "throttle_time": context.throttle_ms,
     }
 
 
@@ -144,7 +141,7 @@ async def _heartbeat(grouping: Grouping, request: Any, context: Context) -> Mess
             grouping.groups.heartbeat(request.group_id, request.member_id, request.generation_id, instance_id)
         except Refused as refused:
             error = code(refused)
-    return {"error_code": error, "throttle_time": context.throttle_ms}
+    return {"error_code": error}
 
 
 async def _leave(grouping: Grouping, request: Any, context: Context) -> Message:
@@ -165,7 +162,6 @@ async def _leave(grouping: Grouping, request: Any, context: Context) -> Message:
             {"member_id": member_id, "group_instance_id": instance_id, "error_code": error}
             for (member_id, instance_id), error in zip(members, codes, strict=True)
         ],
-        "throttle_time": context.throttle_ms,
     }
 
 
@@ -200,7 +196,7 @@ async def _beat(grouping: Grouping, request: Any, context: Context) -> Message:
     try:
         told = await grouping.groups.beat(request.group_id, beat)
     except Refused as refused:
-        return {"error_code": code(refused), "error_message": str(refused), "throttle_time": context.throttle_ms}
+        return {"error_code": code(refused), "error_message": str(refused)}
     assignment = None if told.assignment is None else {"topic_partitions": topic_partitions(told.assignment)}
     return {
         "error_code": ErrorCode.none,
@@ -208,7 +204,6 @@ async def _beat(grouping: Grouping, request: Any, context: Context) -> Message:
         "member_epoch": told.epoch,
         "heartbeat_interval": grouping.groups.settings.heartbeat_interval_ms,
         "assignment": assignment,
-        "throttle_time": context.throttle_ms,
     }
 
 

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId. The hot way in: a batch is checked, gets its offsets, and is the log's."""
+"""Produce. The hot way in: a batch is checked, gets its offsets, and is the log's."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +29,6 @@ def register(table: Table, cluster: Cluster, clock: Clock, check_transaction: Ch
     """Answer these APIs."""
     produce = partial(_produce, cluster, clock, check_transaction)
     table.add(0, "Produce", 3, 13, produce, pipelined=True)
-    table.add(22, "InitProducerId", 0, 5, partial(_init_producer_id, cluster))
 
 
 async def _produce(
@@ -60,7 +59,7 @@ async def _produce(
         return None
     for answer, accepted in waiting:
         await _durable(answer, accepted)
-    return {"responses": topics, "throttle_time": context.throttle_ms}
+    return {"responses": topics}
 
 
 def _append(
@@ -116,14 +115,3 @@ async def _durable(answer: dict[str, Any], accepted: Accepted) -> None:
 
 def _refused(answer: dict[str, Any], error: MainstemError) -> dict[str, Any]:
     return {**answer, "error_code": code_of(error), "error_message": str(error)}
-
-
-async def _init_producer_id(cluster: Cluster, request: Any, context: Context) -> Message:
-    """A producer id for an idempotent producer. Transactional ones are the coordinator's."""
-    if request.transactional_id is not None:
-        return {"error_code": ErrorCode.transactional_id_authorization_failed, "producer_id": -1, "producer_epoch": -1}
-    try:
-        producer_id = await cluster.topics.new_producer_id()
-    except MainstemError as error:
-        return {"error_code": code_of(error), "producer_id": -1, "producer_epoch": -1}
-    return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}

@@ -32,6 +32,9 @@ _MANY_TRANSACTIONS = 4
 # From these versions on clients know the code for a producer that another one took the place of.
 _KNOWS_FENCED = 2
 _INIT_KNOWS_FENCED = 4
+# Transactions of version 2 (KIP-890): from these versions on groups take part with their first offsets, and an end
+# gives the producer its next epoch. That of Produce is in `joining`.
+_OFFSETS_JOIN, _END_BUMPS = 5, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,8 @@ def register(table: Table, transacting: Transacting) -> None:
     table.add(22, "InitProducerId", 0, 5, partial(_init, transacting))
     table.add(24, "AddPartitionsToTxn", 0, 5, partial(_add_partitions, transacting))
     table.add(25, "AddOffsetsToTxn", 0, 4, partial(_add_offsets, transacting))
-    table.add(26, "EndTxn", 0, 4, partial(_end, transacting))
-    table.add(28, "TxnOffsetCommit", 0, 4, partial(_commit_offsets, transacting))
+    table.add(26, "EndTxn", 0, 5, partial(_end, transacting))
+    table.add(28, "TxnOffsetCommit", 0, 5, partial(_commit_offsets, transacting))
     table.add(61, "DescribeProducers", 0, 0, partial(_describe_producers, transacting))
     table.add(65, "DescribeTransactions", 0, 0, partial(_describe, transacting))
     table.add(66, "ListTransactions", 0, 2, partial(_list, transacting))
@@ -74,7 +77,7 @@ def _may_transact(principal: Principal) -> bool:
     return principal.has(Role.WRITER)
 
 
-def _own(principal: Principal, name: str) -> str:
+def own_name(principal: Principal, name: str) -> str:
     """The name that a transactional id means. Whoever is bound to namespaces or tables has names of its own: with those
     of others it could fence their producers, and end what they have open."""
     return name if principal.is_unbounded else _prefix(principal) + name
@@ -96,8 +99,8 @@ def _code(error: MainstemError, *, knows_fenced: bool) -> ErrorCode:
 
 async def _init(transacting: Transacting, request: Any, context: Context) -> Message:
     name = request.transactional_id
-    version, throttle_ms = context.version, context.throttle_ms
-    nobody = {"producer_id": -1, "producer_epoch": -1, "throttle_time": throttle_ms}
+    version = context.version
+    nobody = {"producer_id": -1, "producer_epoch": -1}
     try:
         if not _may_transact(context.principal):
             refusal = (
@@ -108,7 +111,7 @@ async def _init(transacting: Transacting, request: Any, context: Context) -> Mes
             producer_id, epoch = await transacting.grouping.cluster.topics.new_producer_id(), 0
         else:
             producer_id, epoch = await transacting.transactions.init(
-                _own(context.principal, name),
+                own_name(context.principal, name),
                 int(request.transaction_timeout.total_seconds() * 1000),
                 getattr(request, "producer_id", -1),
                 getattr(request, "producer_epoch", -1),
@@ -119,12 +122,11 @@ async def _init(transacting: Transacting, request: Any, context: Context) -> Mes
         "error_code": ErrorCode.none,
         "producer_id": producer_id,
         "producer_epoch": epoch,
-        "throttle_time": throttle_ms,
     }
 
 
 async def _add_partitions(transacting: Transacting, request: Any, context: Context) -> Message:
-    version, principal, throttle_ms = context.version, context.principal, context.throttle_ms
+    version, principal = context.version, context.principal
     if version < _MANY_TRANSACTIONS:
         results = await _added(
             transacting,
@@ -135,7 +137,7 @@ async def _add_partitions(transacting: Transacting, request: Any, context: Conte
             principal,
             knows_fenced=version >= _KNOWS_FENCED,
         )
-        return {"results_by_topic_v3_and_below": results, "throttle_time": throttle_ms}
+        return {"results_by_topic_v3_and_below": results}
     found: list[Message] = []
     for each in request.transactions:
         results = await _added(
@@ -149,7 +151,7 @@ async def _add_partitions(transacting: Transacting, request: Any, context: Conte
             only_looks=each.verify_only,
         )
         found.append({"transactional_id": each.transactional_id, "topic_results": results})
-    return {"error_code": ErrorCode.none, "results_by_transaction": found, "throttle_time": throttle_ms}
+    return {"error_code": ErrorCode.none, "results_by_transaction": found}
 
 
 async def _added(
@@ -186,7 +188,7 @@ async def _added(
                 for key in keys:
                     transacting.transactions.check_produce(producer_id, epoch, key, 0)
             else:
-                await transacting.transactions.add(_own(principal, name), producer_id, epoch, partitions=keys)
+                await transacting.transactions.add(own_name(principal, name), producer_id, epoch, partitions=keys)
         except MainstemError as refused:
             error = _code(refused, knows_fenced=knows_fenced)
     return [
@@ -202,7 +204,7 @@ async def _added(
 
 
 async def _add_offsets(transacting: Transacting, request: Any, context: Context) -> Message:
-    version, throttle_ms = context.version, context.throttle_ms
+    version = context.version
     error = ErrorCode.none
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
@@ -210,17 +212,16 @@ async def _add_offsets(transacting: Transacting, request: Any, context: Context)
         error = ErrorCode.group_authorization_failed
     else:
         try:
-            name = _own(context.principal, request.transactional_id)
+            name = own_name(context.principal, request.transactional_id)
             await transacting.transactions.add(
                 name, request.producer_id, request.producer_epoch, groups=[request.group_id]
             )
         except MainstemError as refused:
             error = _code(refused, knows_fenced=version >= _KNOWS_FENCED)
-    return {"error_code": error, "throttle_time": throttle_ms}
+    return {"error_code": error}
 
 
 async def _commit_offsets(transacting: Transacting, request: Any, context: Context) -> Message:
-    throttle_ms = context.throttle_ms
     answers, good = read_offsets(transacting.grouping, request.group_id, request.topics, context, by_id=False)
     committer = Committer(
         group=request.group_id,
@@ -229,35 +230,45 @@ async def _commit_offsets(transacting: Transacting, request: Any, context: Conte
         instance_id=getattr(request, "group_instance_id", None),
     )
     error = ErrorCode.none
+    joins = context.version >= _OFFSETS_JOIN
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
+    elif joins and not may_group(context.principal):
+        error = ErrorCode.group_authorization_failed
     else:
         try:
-            name = _own(context.principal, request.transactional_id)
-            transacting.transactions.check_offsets(name, request.producer_id, request.producer_epoch, request.group_id)
+            name = own_name(context.principal, request.transactional_id)
+            producer = (name, request.producer_id, request.producer_epoch)
+            if joins:
+                await transacting.transactions.add(*producer, groups=[request.group_id])
+            transacting.transactions.check_offsets(*producer, request.group_id)
             offsets = [offset for offset, _ in good]
             await transacting.grouping.offsets.commit_later(committer, request.producer_id, offsets)
         except (Refused, GroupRefused) as refused:
             error = _code(refused, knows_fenced=False)
     for _, answer in good:
         answer["error_code"] = error
-    return {"topics": answers, "throttle_time": throttle_ms}
+    return {"topics": answers}
 
 
 async def _end(transacting: Transacting, request: Any, context: Context) -> Message:
-    version, throttle_ms = context.version, context.throttle_ms
+    version = context.version
     error = ErrorCode.none
+    producer_id, epoch = -1, -1
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
     else:
         try:
-            name = _own(context.principal, request.transactional_id)
-            await transacting.transactions.end(
-                name, request.producer_id, request.producer_epoch, commits=request.committed
+            producer_id, epoch = await transacting.transactions.end(
+                own_name(context.principal, request.transactional_id),
+                request.producer_id,
+                request.producer_epoch,
+                commits=request.committed,
+                bumps=version >= _END_BUMPS,
             )
         except MainstemError as refused:
             error = _code(refused, knows_fenced=version >= _KNOWS_FENCED)
-    return {"error_code": error, "throttle_time": throttle_ms}
+    return {"error_code": error, "producer_id": producer_id, "producer_epoch": epoch}
 
 
 # What tools ask
@@ -275,7 +286,7 @@ def _sees(transacting: Transacting, principal: Principal, transaction: Transacti
 async def _describe(transacting: Transacting, request: Any, context: Context) -> Message:
     states: list[Message] = []
     for name in request.transactional_ids:
-        known = transacting.transactions.get(_own(context.principal, name))
+        known = transacting.transactions.get(own_name(context.principal, name))
         if known is None or not _sees(transacting, context.principal, known):
             states.append(
                 {

@@ -1,6 +1,7 @@
 """Committed offsets: taken from members who may, answered once durable, forgotten when nobody needs them any more."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -9,7 +10,7 @@ from mainstem.feeds.groups.coordinator import GROUP_ID_CHARS_MAX, Coordinator
 from mainstem.feeds.groups.entries import Offset
 from mainstem.feeds.groups.outbox import CHANGES_MAX, Outbox
 from mainstem.feeds.groups.reasons import Reason, Refused
-from mainstem.feeds.groups.section import GroupsSection, Place, Writer
+from mainstem.feeds.groups.section import GroupsSection, Place, Writer, note_bytes
 from mainstem.model.change import Change
 from mainstem.model.errors import MainstemError
 from mainstem.runtime.clock import Clock
@@ -48,6 +49,7 @@ class Offsets:
         self._clock = clock
         # Offsets on their way to the log: they take room as well.
         self._coming = 0
+        self._coming_bytes = 0
 
     @property
     def settings_metadata_bytes_max(self) -> int:
@@ -57,7 +59,10 @@ class Offsets:
     async def commit(self, committer: Committer, offsets: Sequence[Offset]) -> None:
         """Make offsets durable. Raises Refused."""
         self._check(committer)
-        await self._write(committer.group, [self._writer.offset(self._stamped(each)) for each in offsets])
+        known = self.all_of(committer.group)
+        had = [known.get((each.topic, each.partition)) for each in offsets]
+        with self._room(offsets, had):
+            await self._write(committer.group, [self._writer.offset(self._stamped(each)) for each in offsets])
 
     async def commit_later(self, committer: Committer, producer_id: int, offsets: Sequence[Offset]) -> None:
         """Make offsets durable that count if a producer's transaction commits. Raises Refused."""
@@ -71,7 +76,9 @@ class Offsets:
             # They are written together with the transaction's end: more would be refused there, again and again.
             raise Refused(Reason.NOT_AVAILABLE, f"offsets of a transaction. expected=at most {PENDING_MAX}")
         changes = [self._writer.pending(producer_id, self._stamped(each)) for each in offsets]
-        await self._write(committer.group, changes)
+        before = [had.get((each.group, (each.topic, each.partition))) for each in offsets]
+        with self._room(offsets, before):
+            await self._write(committer.group, changes)
 
     def settled(self, producer_id: int, *, is_committed: bool) -> list[Change]:
         """What a transaction's end means for the offsets in it: to be written with that end."""
@@ -142,11 +149,27 @@ class Offsets:
     def _stamped(self, offset: Offset) -> Offset:
         return msgspec.structs.replace(offset, committed_ms=self._clock.now_ms())
 
+    @contextmanager
+    def _room(self, offsets: Sequence[Offset], had: Sequence[Offset | None]) -> Iterator[None]:
+        """Hold room for offsets until they are written. What takes the place of another needs only what it is larger
+        by. Raises Refused where there is none."""
+        settings = self._coordinator.settings
+        count = sum(each is None for each in had)
+        size = sum(max(0, note_bytes(new) - note_bytes(old)) for new, old in zip(offsets, had, strict=True))
+        if count and self._section.offset_count + self._coming + count > settings.offsets_max:
+            raise Refused(Reason.NOT_AVAILABLE, f"offsets of all groups. expected=at most {settings.offsets_max}")
+        if size and self._section.note_bytes + self._coming_bytes + size > settings.offset_notes_bytes_max:
+            message = f"notes of all offsets. expected=at most {settings.offset_notes_bytes_max} bytes"
+            raise Refused(Reason.NOT_AVAILABLE, message)
+        self._coming += count
+        self._coming_bytes += size
+        try:
+            yield
+        finally:
+            self._coming -= count
+            self._coming_bytes -= size
+
     async def _write(self, group: str, changes: list[Change]) -> None:
-        bound = self._coordinator.settings.offsets_max
-        if self._section.offset_count + self._coming + len(changes) > bound:
-            raise Refused(Reason.NOT_AVAILABLE, f"offsets of all groups. expected=at most {bound}")
-        self._coming += len(changes)
         try:
             for first in range(0, len(changes), CHANGES_MAX):
                 await self._outbox.write(group, changes[first : first + CHANGES_MAX])
@@ -154,5 +177,3 @@ class Offsets:
             raise
         except MainstemError as error:
             raise Refused(Reason.NOT_AVAILABLE, f"the offsets could not be written: {error}") from error
-        finally:
-            self._coming -= len(changes)

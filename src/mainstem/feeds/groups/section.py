@@ -65,6 +65,8 @@ class GroupsSection:
         # By producer, then by group and place.
         self.pending: dict[int, dict[tuple[str, Place], Offset]] = {}
         self.offset_count = 0
+        # The notes that offsets have, in bytes.
+        self.note_bytes = 0
         # Hear of a group's offsets that changed.
         self.on_offsets: Callable[[str], None] = lambda group: None
 
@@ -103,12 +105,7 @@ class GroupsSection:
     def _apply_offset(self, key: str, columns: dict[str, Any] | None) -> None:
         group, topic, partition = _offset_key.decode(key)
         places = self.offsets.setdefault(group, {})
-        had = len(places)
-        if columns is None:
-            places.pop((topic, partition), None)
-        else:
-            places[topic, partition] = msgspec.convert(columns, Offset)
-        self.offset_count += len(places) - had
+        self._put(places, (topic, partition), columns)
         if not places:
             del self.offsets[group]
         self.on_offsets(group)
@@ -116,14 +113,18 @@ class GroupsSection:
     def _apply_pending(self, key: str, columns: dict[str, Any] | None) -> None:
         producer, group, topic, partition = _pending_key.decode(key)
         places = self.pending.setdefault(producer, {})
-        had = len(places)
-        if columns is None:
-            places.pop((group, (topic, partition)), None)
-        else:
-            places[group, (topic, partition)] = msgspec.convert(columns["offset"], Offset)
-        self.offset_count += len(places) - had
+        self._put(places, (group, (topic, partition)), None if columns is None else columns["offset"])
         if not places:
             del self.pending[producer]
+
+    def _put(self, places: dict[Any, Offset], place: Any, columns: Any) -> None:
+        """Keep an offset, or no longer, and count what that takes."""
+        offset = None if columns is None else msgspec.convert(columns, Offset)
+        had = places.pop(place, None)
+        if offset is not None:
+            places[place] = offset
+        self.offset_count += (offset is not None) - (had is not None)
+        self.note_bytes += note_bytes(offset) - note_bytes(had)
 
     def dump(self) -> bytes:
         """Everything applied so far."""
@@ -154,7 +155,14 @@ class GroupsSection:
         self.pending = {}
         for producer, each in stored.pending:
             self.pending.setdefault(producer, {})[each.group, (each.topic, each.partition)] = each
-        self.offset_count = len(stored.offsets) + len(stored.pending)
+        every = [*stored.offsets, *(each for _, each in stored.pending)]
+        self.offset_count = len(every)
+        self.note_bytes = sum(map(note_bytes, every))
+
+
+def note_bytes(offset: Offset | None) -> int:
+    """The bytes of the note that an offset has."""
+    return 0 if offset is None or not offset.metadata else len(offset.metadata.encode())
 
 
 class Writer:

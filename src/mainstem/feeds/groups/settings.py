@@ -20,6 +20,8 @@ class GroupSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     offsets_max: Positive = 1_000_000
     # The longest note of a committed offset.
     offset_metadata_bytes_max: Positive = 4096
+    # The notes of all of them together. All are in memory, and in what the log keeps of itself at each seal.
+    offset_notes_bytes_max: Positive = 64 * 1024 * 1024
     # The shortest session that a member may ask for.
     session_timeout_ms_min: Positive = 6_000
     # The longest one.

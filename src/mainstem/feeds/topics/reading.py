@@ -67,7 +67,6 @@ class Reader:
         self._log = log
         self._rows = rows
         self._transactions = transactions or TransactionsSection()
-        self._segments = SegmentRecords()
         self._readers = SealedReaders()
         self._places = asyncio.Semaphore(COLD_READS_MAX)
         # Of its own: whoever reads from segments or tables may take all the others for long.
@@ -218,7 +217,7 @@ class Reader:
             in_tail = _first_in(unsealed, partition.start, timestamp)
             tail.close()
             found = self._rows.first_at(table, partition.index, partition.start, timestamp)
-            kept = self._segments.records(segments, table, partition.index, partition.start, before, 1 << 62)
+            kept = SegmentRecords().records(segments, table, partition.index, partition.start, before, 1 << 62)
             for record in kept:
                 if record.timestamp >= timestamp and (found is None or record.offset < found.offset):
                     found = record

@@ -37,6 +37,7 @@ GROUPS_MAX = 1_000
 RECORDS_MAX = 2_000_000
 _IDLE_S = 60.0
 _RETRY_S = 1.0
+_DONE = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
 
 class Markers(Protocol):
@@ -96,7 +97,7 @@ class Transactions:
                 raise Refused(Reason.FENCED, f"producer. expected=epoch {known.epoch} got={epoch}")
             if after(known.state, Event.INIT) is State.PREPARE_ABORT:
                 # With a higher epoch, so that the one that has it open can write nothing more.
-                known = await self._end(msgspec.structs.replace(known, epoch=known.epoch + 1), commits=False)
+                known = await self._end(_fenced(known), commits=False)
             next_id, next_epoch = known.producer_id, known.epoch + 1
             if next_epoch > EPOCH_MAX:
                 next_id, next_epoch = await self._given_id(), 0
@@ -142,18 +143,55 @@ class Transactions:
             if is_new:
                 self._expect_end(known.name, known.timeout_ms)
 
-    async def end(self, name: str, producer_id: int, epoch: int, *, commits: bool) -> None:
-        """Commit or abort. Returns once every partition has its marker and the offsets count. Raises Refused."""
+    async def end(
+        self, name: str, producer_id: int, epoch: int, *, commits: bool, bumps: bool = False
+    ) -> tuple[int, int]:
+        """Commit or abort. Returns once every partition has its marker and the offsets count. Raises Refused.
+
+        With `bumps` (KIP-890) the producer goes on with the id and epoch of the answer, so that nothing that it sent
+        before can become part of its next transaction.
+        """
+        event = Event.COMMIT if commits else Event.ABORT
         known = self._section.transactions.get(name)
-        if known is not None and known.producer_id == producer_id and known.epoch == epoch:
+        if known is not None and known.producer_id == producer_id and known.epoch == epoch and not bumps:
             # Before the line: whoever asks again while the first is under way is told so, and comes again.
-            after(known.state, Event.COMMIT if commits else Event.ABORT)
+            after(known.state, event)
         async with self._lock(name):
+            if bumps:
+                return await self._end_and_bump(name, producer_id, epoch, event)
             known = self._checked(name, producer_id, epoch)
-            state = after(known.state, Event.COMMIT if commits else Event.ABORT)
-            if state is known.state:
-                return
-            await self._end(known, commits=commits)
+            state = after(known.state, event)
+            if state is not known.state:
+                await self._end(known, commits=commits)
+            return producer_id, epoch
+
+    async def _end_and_bump(self, name: str, producer_id: int, epoch: int, event: Event) -> tuple[int, int]:
+        known = self._section.transactions.get(name)
+        is_again = known is not None and (known.last_producer_id, known.last_epoch) == (producer_id, epoch)
+        if known is not None and is_again and known.state is not State.ONGOING:
+            # Its first answer was lost. Where it asks for the other end than the first time, this refuses.
+            after(known.state, event)
+            return known.producer_id, known.epoch
+        known = self._checked(name, producer_id, epoch)
+        bumped = msgspec.structs.replace(
+            known, epoch=known.epoch + 1, last_producer_id=known.producer_id, last_epoch=known.epoch
+        )
+        if known.state in _DONE:
+            # Nothing took part: there is nothing to commit, and an abort only gives the next epoch.
+            if event is Event.COMMIT:
+                raise Refused(Reason.INVALID_STATE, f"transaction. expected=an open one got={known.state}")
+            done = await self._renewed(msgspec.structs.replace(bumped, state=State.COMPLETE_ABORT))
+            await self._write(done)
+        else:
+            after(known.state, event)
+            done = await self._end(bumped, commits=event is Event.COMMIT)
+        return done.producer_id, done.epoch
+
+    async def _renewed(self, bumped: Transaction) -> Transaction:
+        """With a new id where epochs have come to their end."""
+        if bumped.epoch <= EPOCH_MAX or bumped.last_epoch < 0:
+            return bumped
+        return msgspec.structs.replace(bumped, producer_id=await self._given_id(), epoch=0)
 
     def check_produce(self, producer_id: int, epoch: int, key: PartitionKey, size_bytes: int, records: int = 0) -> None:
         """Whether a producer may write records of its transaction into a partition. `size_bytes` and `records` are of
@@ -243,13 +281,12 @@ class Transactions:
                     return
                 after(known.state, Event.TIMEOUT)
                 logger.info("kafka.transaction_timed_out", extra={"transaction": name})
-                await self._end(msgspec.structs.replace(known, epoch=known.epoch + 1), commits=False)
+                await self._end(_fenced(known), commits=False)
 
     async def expire(self) -> int:
         """Forget names that nobody used for long; how many."""
         before_ms = self._clock.now_ms() - self.settings.expiry_s * 1000
-        done = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
-        old = [each.name for each in self.all() if each.state in done and each.updated_ms < before_ms]
+        old = [each.name for each in self.all() if each.state in _DONE and each.updated_ms < before_ms]
         for name in old:
             async with self._lock(name):
                 await self._journal.append([no_transaction_change(name, self._namespace, self._source)])
@@ -308,6 +345,7 @@ class Transactions:
                 groups=(),
                 updated_ms=self._clock.now_ms(),
             )
+            done = await self._renewed(done)
             await self._write(done, self._settled_offsets(prepared.producer_id, commits))
         except MainstemError as error:
             # It is decided, and will be: by the next look at it.
@@ -328,3 +366,8 @@ class Transactions:
     def _expect_end(self, name: str, in_ms: int) -> None:
         if self._deadlines.add(name, self._clock.monotonic_s() + in_ms / 1000):
             self._wake.set()
+
+
+def _fenced(known: Transaction) -> Transaction:
+    """With an epoch that nobody was told: who has the transaction open can neither write to it nor end it."""
+    return msgspec.structs.replace(known, epoch=known.epoch + 1, last_producer_id=-1, last_epoch=-1)

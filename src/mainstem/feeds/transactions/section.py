@@ -42,6 +42,14 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     groups: tuple[str, ...] = ()
     started_ms: int = -1
     updated_ms: int = 0
+    # Who it was before its last end gave it another epoch (and once in a long while another id): an end that is asked
+    # for again comes from that one.
+    last_producer_id: int = -1
+    last_epoch: int = -1
+
+    def has(self, topic_id: bytes, index: int) -> bool:
+        """Whether it is open, and a partition is part of it."""
+        return self.state is State.ONGOING and (topic_id.hex(), index) in self.partitions
 
 
 class Batch(NamedTuple):

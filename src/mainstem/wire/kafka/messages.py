@@ -15,19 +15,29 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from mainstem.model.errors import Invalid
 from mainstem.wire.kafka.frames import RequestHead
+from mainstem.wire.kafka.newer import API_VERSIONS, request_schema, response_schema
+
+__all__ = (
+    "API_VERSIONS",
+    "Message",
+    "Unreadable",
+    "answer_head",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+)
 
 # An answer as handlers write it.
 Message = Mapping[str, Any]
 
 _CORRELATION = struct.Struct(">i")
-API_VERSIONS = 18
 
 
 class Unreadable(Invalid):
@@ -70,7 +80,7 @@ def answer_head(api_key: int, version: int, correlation_id: int) -> bytes:
 
 def encode_request(api_key: int, version: int, correlation_id: int, request: Message) -> bytes:
     """A whole frame, for a client of ours."""
-    schema = load_request_schema(api_key, version)
+    schema = request_schema(api_key, version)
     buffer = io.BytesIO()
     client_id = b"mainstem"
     buffer.write(struct.pack(">ihhih", 0, api_key, version, correlation_id, len(client_id)))
@@ -85,7 +95,7 @@ def encode_request(api_key: int, version: int, correlation_id: int, request: Mes
 
 def decode_response(api_key: int, version: int, frame: bytes) -> Any:
     """The answer to a request of ours, from a frame without its length."""
-    schema = load_response_schema(api_key, version)
+    schema = response_schema(api_key, version)
     try:
         start = _past_tags(frame, 4) if schema.__flexible__ and api_key != API_VERSIONS else 4
         return entity_reader(schema)(frame, start)[0]
@@ -118,10 +128,7 @@ def _varint(frame: bytes, start: int) -> tuple[int, int]:
 
 @lru_cache(512)
 def _request_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], tuple[Any, int]], bool]:
-    try:
-        schema = load_request_schema(api_key, version)
-    except (UnknownAPIKey, UnknownEntity) as error:
-        raise KeyError(f"api {api_key} version {version}") from error
+    schema = request_schema(api_key, version)
     return entity_reader(schema), bool(schema.__flexible__)
 
 
@@ -129,7 +136,7 @@ def _request_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], 
 def _response_writer(
     api_key: int, version: int
 ) -> tuple[Callable[[Message], Any], Callable[[io.BytesIO, Any], None], bool]:
-    schema = load_response_schema(api_key, version)
+    schema = response_schema(api_key, version)
     return _builder(schema), entity_writer(schema), bool(schema.__flexible__)
 
 

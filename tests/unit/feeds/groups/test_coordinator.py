@@ -290,6 +290,34 @@ async def test_the_numbers_of_groups_and_offsets_are_bounded() -> None:
         with pytest.raises(Refused) as caught:
             await world.offsets.commit(Committer(group="g"), [an_offset(1, partition=2)])
         assert caught.value.reason is Reason.NOT_AVAILABLE
+        # At the bound a group still goes on, and makes room.
+        await world.offsets.commit(Committer(group="g"), [an_offset(2), an_offset(2, partition=1)])
+        await world.offsets.forget("g", [("a", 1)])
+        await world.offsets.commit(Committer(group="g"), [an_offset(1, partition=2)])
+        assert world.section.offset_count == 2
+
+
+async def test_the_notes_of_offsets_are_bounded_by_their_bytes() -> None:
+    def noted(partition: int, note: str) -> Offset:
+        return msgspec.structs.replace(an_offset(1, partition=partition), metadata=note)
+
+    async with running(offset_notes_bytes_max=100) as world:
+        await world.offsets.commit(Committer(group="g"), [noted(0, "x" * 60), noted(1, "é" * 15)])
+        assert world.section.note_bytes == 90
+        for later in (False, True):
+            with pytest.raises(Refused) as caught:
+                if later:
+                    await world.offsets.commit_later(Committer(group="g"), 7, [noted(2, "x" * 11)])
+                else:
+                    await world.offsets.commit(Committer(group="g"), [noted(2, "x" * 11)])
+            assert caught.value.reason is Reason.NOT_AVAILABLE
+        await world.offsets.commit(Committer(group="g"), [noted(0, "y" * 60)])
+        await world.offsets.commit(Committer(group="g"), [noted(0, "")])
+        await world.offsets.commit_later(Committer(group="g"), 7, [noted(2, "x" * 60)])
+        assert world.section.note_bytes == 90
+        restored = GroupsSection()
+        restored.load(world.section.dump())
+        assert (restored.note_bytes, restored.offset_count) == (90, 3)
 
 
 async def test_time_passes_by_itself() -> None:
