@@ -14,6 +14,7 @@ from benchmarks import (
     endtoend,
     fairness,
     freshness,
+    http,
     idle,
     ingest,
     kafka,
@@ -40,6 +41,7 @@ SECTIONS = {
     "fairness": fairness,
     "idle": idle,
     "sync": sync,
+    "http": http,
     "kafka": kafka,
 }
 

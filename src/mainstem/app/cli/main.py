@@ -41,6 +41,7 @@ class _Main(click.RichGroup):
         "catalog": "catalog",
         "groups": "kafka",
         "key": "tokens",
+        "load": "load",
         "password": "tokens",
         "relocate": "data",
         "restore": "data",
