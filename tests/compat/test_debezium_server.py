@@ -1,6 +1,6 @@
 """PostgreSQL → Debezium Server, unmodified → Mainstem → DuckDB: a snapshot, changes, a new column, a kill of each part.
 
-On demand (`make soak ARGS=tests/compat/test_debezium_server.py`, ROWS=1000000 for the long form): it has not passed yet.
+On demand (`make soak ARGS=tests/compat/test_debezium_server.py`; ROWS=1000000: the long form). It has not passed yet.
 """
 
 import asyncio
