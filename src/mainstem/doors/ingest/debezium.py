@@ -8,6 +8,7 @@ log. The answer is 200 once all events are durable; one that cannot be taken sto
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -45,6 +46,7 @@ class Posted(msgspec.Struct, frozen=True):
     ignored: int
 
 
+@dataclass
 class _DebeziumOperation(Operation):
     def __post_init__(self) -> None:
         event = Schema(type=OpenAPIType.OBJECT, description="An event: an envelope, with its schema or in a CloudEvent")
