@@ -151,6 +151,7 @@ class Expander:
             Encoding.KAFKA_RECORDS: self._expand_records,
             Encoding.ROWS_JSON: self._expand_rows,
             Encoding.ROWS_ARROW: self._expand_rows,
+            Encoding.ENVELOPE: self._expand_envelope,
         }
 
     def shape(self, table: TableName) -> Shape:
@@ -177,6 +178,11 @@ class Expander:
         from mainstem.log.expand_rows import expand_rows
 
         return expand_rows(self, header, payload, place)
+
+    def _expand_envelope(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
+        from mainstem.log.expand_envelopes import posted_rows
+
+        return posted_rows(self.shape, header, payload, place)
 
     def _expand_events(self, header: BatchHeader, payload: Buffer, place: str) -> list[Rows]:
         try:

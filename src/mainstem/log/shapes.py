@@ -218,6 +218,14 @@ class Shape:
         self._order = None
         self._accepts = self._pattern = None
 
+    def declare(self, types: Mapping[str, str]) -> None:
+        """Take note of the types that the source gives these columns, beside the JSON types of their values."""
+        for name, kind in types.items():
+            known = self._types.setdefault(name, set())
+            if kind not in known:
+                known.add(kind)
+                self._accepts = self._pattern = None
+
     def _make_pattern(self) -> str | None:
         """The text of a row that adds nothing to what is known; None where rows differ in more than their values."""
         if not self._order or self._decoders_made >= _DECODERS_MAX or len(self._types) > _DECODER_COLUMNS_MAX:

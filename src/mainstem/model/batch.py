@@ -32,6 +32,8 @@ class Encoding(IntEnum):
     # Rows of one table that came over HTTP, see `wire/rows.py`: a JSON array of objects, or an Arrow stream.
     ROWS_JSON = 11
     ROWS_ARROW = 12
+    # An event of Debezium's as it was posted, see `wire/debezium_posts.py`.
+    ENVELOPE = 13
 
 
 class Priority(IntEnum):

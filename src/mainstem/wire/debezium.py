@@ -3,7 +3,8 @@
 Reads the three forms in which it travels: the envelope (before, after, op, ts_ms, source), the same inside
 `{"schema", "payload"}`, and the flattened row that the "unwrap" transformation leaves, with its marks (`__op`,
 `__deleted`, …). A message with a key and no value is a tombstone: it says that compaction may forget the key, and
-changes nothing. Semantic types other than JSON text stay as the connector wrote them (days, microseconds, base64).
+changes nothing. Where a schema comes with it, values become what it says they are (`wire/debezium_types`); without one
+they stay as the connector wrote them (days, microseconds, base64). CloudEvents are read by what they carry.
 """
 
 from collections.abc import Mapping
@@ -15,16 +16,16 @@ import msgspec
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.errors import Invalid
 from mainstem.model.hlc import HLC_MAX, Hlc
+from mainstem.model.keys import key_text
 from mainstem.model.names import DEFAULT_NAMESPACE
 from mainstem.model.position import LogPosition
 from mainstem.wire.cdc_records import OP_BY_OPERATION, OPERATION_BY_OP, RECORD_BYTES_MAX
+from mainstem.wire.debezium_types import JSON_TEXT, row_schema, typed_row
 
 CONNECTOR = "mainstem"
 VERSION = "1"
 # What PostgreSQL's connector writes for a large value that an update did not touch.
 UNAVAILABLE = "__debezium_unavailable_value"
-# How a schema calls a text that holds JSON.
-JSON_TEXT = "io.debezium.data.Json"
 _MARK = "__"
 
 
@@ -49,6 +50,13 @@ class Tombstone(NamedTuple):
     key: str
 
 
+class Event(NamedTuple):
+    """A change, and the types of those of its columns for which JSON has none."""
+
+    change: Change
+    types: Mapping[str, str]
+
+
 def decode_message(
     value: bytes | None,
     key: bytes | None = None,
@@ -59,23 +67,89 @@ def decode_message(
     source: SourceId | None = None,
 ) -> Change | Tombstone:
     """Read a message. `sequence` is its own order (a topic's offset); `key_columns` is for topics without keys."""
-    identity = None if key is None else _unwrapped(_json(key, text=True))
-    if value is None:
-        if identity is None:
-            raise Invalid("a message without a value needs a key")
-        return Tombstone(_key_text(identity, ()))
-    body = _row_values(_json(value))
+    read = decode_event(value, key, topic=topic, key_columns=key_columns, sequence=sequence, source=source)
+    return read.change if isinstance(read, Event) else read
+
+
+def decode_event(
+    value: bytes | None,
+    key: bytes | None = None,
+    *,
+    topic: str | None = None,
+    key_columns: tuple[str, ...] = (),
+    sequence: int = 0,
+    source: SourceId | None = None,
+) -> Event | Tombstone:
+    """As `decode_message`, with the types that the message's schema tells."""
+    identity = None if key is None else _typed_key(_json(key, text=True))
+    body, schema = (None, None) if value is None else unwrapped(_json(value))
     if body is None:
         if identity is None:
             raise Invalid("a message without a value needs a key")
         return Tombstone(_key_text(identity, ()))
     if not isinstance(body, dict):
         raise Invalid(f"an envelope is an object. got={type(body).__name__}")
-    is_envelope = "op" in body and ("before" in body or "after" in body)
-    parts = _of_envelope(body) if is_envelope else _of_flat(body)
-    namespace, table = _name(parts.source, topic)
+    if isinstance(schema, Mapping):
+        body = _with_json(dict(body), schema)
+    parts = _of_envelope(body) if is_envelope(body) else _of_flat(body)
+    types: dict[str, str] = {}
+    rows = row_schema(schema)
+    if rows is not None:
+        parts, types = _typed(parts, rows)
+    namespace, table = table_of(parts.source, topic)
     row = parts.after if parts.after is not None else parts.before
-    return _change(parts, namespace, table, _key_text(identity, key_columns, row), sequence, source)
+    return Event(_change(parts, namespace, table, _key_text(identity, key_columns, row), sequence, source), types)
+
+
+def is_envelope(body: Mapping[str, Any]) -> bool:
+    """Whether this is a whole envelope, and not a row that the "unwrap" transformation left."""
+    return "op" in body and ("before" in body or "after" in body)
+
+
+def unwrapped(value: Any) -> tuple[Any, Any]:
+    """What a message says, and the schema of that: out of `{"schema", "payload"}`, out of a CloudEvent, or both."""
+    schema = None
+    if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
+        schema, value = value["schema"], value["payload"]
+    if isinstance(value, dict) and "specversion" in value and "data" in value:
+        fields = schema.get("fields") if isinstance(schema, dict) else None
+        inner = next((each for each in fields or () if isinstance(each, dict) and each.get("field") == "data"), None)
+        body, own = unwrapped(value["data"])
+        return body, own or inner
+    return value, schema
+
+
+def _typed(parts: "_Parts", schema: Mapping[str, Any]) -> "tuple[_Parts, dict[str, str]]":
+    types: dict[str, str] = {}
+    sides: dict[str, dict[str, Any] | None] = {"before": parts.before, "after": parts.after}
+    for side, row in sides.items():
+        if row is not None:
+            values, found = typed_row(row, schema)
+            sides[side] = values
+            types |= {name: kind for name, kind in found.items() if name in row}
+    return parts._replace(before=sides["before"], after=sides["after"]), types
+
+
+def _with_json(row: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that the schema calls JSON text, as the values that they are; in structs within the row too."""
+    fields = schema.get("fields")
+    for field in fields if isinstance(fields, list) else ():
+        name = field.get("field") if isinstance(field, dict) else None
+        if not isinstance(name, str):
+            raise Invalid(f"a schema's field is an object with a name. got={field!r:.100}")
+        value = row.get(name)
+        if field.get("name") == JSON_TEXT and isinstance(value, str):
+            row[name] = _json(value.encode())
+        elif field.get("type") == "struct" and isinstance(value, dict):
+            row[name] = _with_json(dict(value), field)
+    return row
+
+
+def _typed_key(value: Any) -> Any:
+    body, schema = unwrapped(value)
+    if isinstance(body, dict) and isinstance(schema, Mapping):
+        return typed_row(body, schema)[0]
+    return body
 
 
 class _Parts(NamedTuple):
@@ -129,7 +203,7 @@ def _whole(value: Any, name: str) -> int | None:
     return value
 
 
-def _name(details: Mapping[str, Any], topic: str | None) -> tuple[str, str]:
+def table_of(details: Mapping[str, Any], topic: str | None) -> tuple[str, str]:
     """The table: what the source says, else what the topic is called (server.schema.table)."""
     table = details.get("table") or details.get("collection")
     if isinstance(table, str) and table:
@@ -181,44 +255,11 @@ def _key_text(identity: Any, columns: tuple[str, ...], row: Mapping[str, Any] | 
     if identity is None and columns and row is not None:
         missing = [name for name in columns if row.get(name) is None]
         if missing:
-            raise Invalid(f"a row lacks its key. expected={missing}")
+            raise Invalid(f"a row lacks its key. expected={missing}", reason="no_key")
         identity = {name: row[name] for name in columns}
     if identity is None or identity == {}:
-        raise Invalid("a message has no key. expected=a key, or key columns")
-    if isinstance(identity, dict) and len(identity) == 1:
-        identity = next(iter(identity.values()))
-    if isinstance(identity, str):
-        return identity
-    return msgspec.json.encode(identity, order="sorted").decode()
-
-
-def _row_values(value: Any) -> Any:
-    """The payload, with the fields that its schema calls JSON text as the values that they are."""
-    body = _unwrapped(value)
-    if body is value or not isinstance(body, dict) or not isinstance(value["schema"], dict):
-        return body
-    return _expanded(body, value["schema"])
-
-
-def _expanded(row: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    row = dict(row)
-    fields = schema.get("fields")
-    for field in fields if isinstance(fields, list) else ():
-        name = field.get("field") if isinstance(field, dict) else None
-        if not isinstance(name, str):
-            raise Invalid(f"a schema's field is an object with a name. got={field!r:.100}")
-        value = row.get(name)
-        if field.get("name") == JSON_TEXT and isinstance(value, str):
-            row[name] = _json(value.encode())
-        elif field.get("type") == "struct" and isinstance(value, dict):
-            row[name] = _expanded(value, field)
-    return row
-
-
-def _unwrapped(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
-        return value["payload"]
-    return value
+        raise Invalid("a message has no key. expected=a key, or key columns", reason="no_key")
+    return key_text(identity)
 
 
 def _json(data: bytes, *, text: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""The types of Debezium's rows, by the schema that comes with them: values as tables have them, and their columns' types.
+"""The types of Debezium's rows, by the schema that comes with them: values as tables have them, and columns' types.
 
     Connect or Debezium type                       value here                      column
     Decimal (base64, fixed scale)                  its digits                      decimal(p, s)
@@ -32,7 +32,7 @@ _UNREADABLE = (TypeError, ValueError, OverflowError, ArithmeticError, binascii.E
 
 
 def typed_row(row: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A row's values, and the types of those columns for which JSON has no type. `schema` is that of the row's struct."""
+    """A row's values, and the types of those columns for which JSON has none. `schema` is that of the row's struct."""
     values, types = dict(row), {}
     for field in _fields(schema):
         name = field["field"]

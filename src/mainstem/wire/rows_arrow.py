@@ -285,7 +285,7 @@ def _lengths(chunk: pa.Array) -> Any:
 
 
 def _view_lengths(chunk: pa.Array) -> Any:
-    """Views are sixteen bytes each: a length, four bytes of the text, and a buffer's number and an offset in it; or, up to
+    """Views are sixteen bytes each: a length, four bytes of the text, a buffer's number and an offset in it; or, up to
     twelve bytes, the text itself. Arrow's own check passes over those of nulls, which a cast reads all the same."""
     _, views, *buffers = chunk.buffers()
     parts = np.frombuffer(views, np.int32, count=(chunk.offset + len(chunk)) * 4).reshape(-1, 4)[chunk.offset :]
@@ -303,7 +303,7 @@ def _view_lengths(chunk: pa.Array) -> Any:
 def _without_views(table: pa.Table) -> pa.Table:
     """Views as plain texts and binaries: what is stored is what every reader has."""
     fields = [
-        field.with_type(pa.string() if pa.types.is_string_view(field.type) else pa.binary())
+        pa.field(field.name, pa.string() if pa.types.is_string_view(field.type) else pa.binary())
         if _is_view(field.type)
         else field
         for field in table.schema

@@ -53,6 +53,11 @@ def read_csv(body: bytes, *, infers_times: bool = False) -> pa.Table:
         )
     except (pa.ArrowException, UnicodeDecodeError, ValueError) as error:
         raise Invalid(f"the CSV cannot be read. {bad[0] if bad else f'got={error}'}") from error
+    return typed_columns(table, infers_times=infers_times)
+
+
+def typed_columns(table: pa.Table, *, infers_times: bool = False) -> pa.Table:
+    """Columns of texts as what their texts are."""
     arrays = [_typed(column, infers_times=infers_times) for column in table.columns]
     return pa.table(arrays, names=table.column_names)
 

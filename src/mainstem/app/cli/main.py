@@ -42,6 +42,7 @@ class _Main(click.RichGroup):
         "dead-letters": "letters",
         "groups": "kafka",
         "key": "tokens",
+        "load": "load",
         "password": "tokens",
         "relocate": "data",
         "restore": "data",

@@ -8,6 +8,7 @@ The answer is 200 once the rows are durable in the log. A request is taken whole
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
@@ -76,6 +77,7 @@ _TOO_LARGE = ("payload_too_large", "event_too_large")
 _UNREADABLE = ("unsupported_format", "unsupported_encoding")
 
 
+@dataclass
 class _IngestOperation(Operation):
     """Litestar knows no body that it does not read itself."""
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mainstem.admission import Intake, OutOfSequence, Principal, TooLarge
+from mainstem.admission import Intake, OutOfSequence, Principal, Ticket, TooLarge
 from mainstem.model import Conflict, Invalid, Overloaded
 from mainstem.model.batch import Batch, Encoding
 from mainstem.model.change import SourceId
@@ -87,10 +87,17 @@ class Taking:
 
     async def take(self, batch: Batch, label: str) -> Taken:
         """Let a batch in, and wait until it is durable. Raises Conflict where its key was used for something else."""
+        return await self.end(*self.begin(batch), label)
+
+    def begin(self, batch: Batch) -> tuple[Ticket, Batch]:
+        """Let a batch in. Batches of one source are appended in the order of these calls."""
         try:
-            ticket = self.intake.take(batch)
+            return self.intake.take(batch), batch
         except OutOfSequence as error:
             raise Conflict("the key was used for other rows. expected=a new key, or the same request again") from error
+
+    async def end(self, ticket: Ticket, batch: Batch, label: str) -> Taken:
+        """Wait until a batch is durable."""
         first = last = None
         if ticket.outcome is not None:
             # Waited for, not awaited: a client that goes away must not cancel it for others.
