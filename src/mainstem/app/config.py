@@ -133,6 +133,7 @@ class IngestConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # Of one request. A row is bounded by `limits.event_bytes_max`, as everywhere.
     body_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=60 * MIB)] = 32 * MIB
+    # Rows of one request.
     rows_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
 
 

@@ -1,7 +1,7 @@
 """The demo's second half: one table, written through every door, seen by every other door and by both engines.
 
-Each door has its usual client: CdcClient, plain HTTP, the sync client, pymongo, librdkafka. What they write, and so what
-all of them must see in the end, stands in one place, `EXPECTED`; a row that differs anywhere fails the demo.
+Each door has its usual client: CdcClient, plain HTTP, the sync client, pymongo, librdkafka. What they write, and so
+what all of them must see in the end, stands in one place, `EXPECTED`; a row that differs anywhere fails the demo.
 """
 
 import asyncio
