@@ -65,7 +65,7 @@ def tried(schema: Any) -> dict[str, str]:
 
 
 def _beyond_a_schema(path: str) -> list[Any]:
-    """Whether a text is SQL or a clock, settings fit each other, or rows have a key, no schema can say: 400 is right."""
+    """Whether a text is SQL or a clock, settings fit each other, or rows have a key, no schema says: 400 is right."""
     free = ("/v1/query", "/v1/config", "/v1/analyst", "/v1/namespaces", "/v1/tables", "/v1/ingest", "/v1/debezium")
     return [positive_data_acceptance] if path.startswith(free) else []
 
