@@ -1,13 +1,13 @@
 """Plans how a state table changes its schema before a batch goes in. Pure: it sees schemas and footers, no rows."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mainstem.model.errors import Conflict
-from mainstem.tables.layout import column_name, stored_name
+from mainstem.tables.layout import STATE_COLUMNS, column_name, stored_name
 from mainstem.tables.partitions import takes
-from mainstem.tables.settings import TableSettings
+from mainstem.tables.settings import Format, TableSettings
 from mainstem.tables.types import (
     STRING,
     ColumnType,
@@ -19,9 +19,14 @@ from mainstem.tables.types import (
     typed_by_source,
     widens_in_place,
 )
+from mainstem.wire.mongo.batches import DOCUMENT_COLUMN
 
 # A table's own columns, over all its rows. A row that would exceed it becomes a dead letter.
 TABLE_COLUMNS_MAX = 1_000
+OVER_LIMIT = f"the table has {TABLE_COLUMNS_MAX} columns, which is the limit"
+# Readers of Delta tables use these names for a row's place (`formats.delta.schema` refuses them).
+_DELTA_PLACES = frozenset(("file_index", "file_row_number"))
+_OWN_NAMES = {name.lower(): name for name, _ in STATE_COLUMNS}
 _NO_TRANSFORMS: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
@@ -52,8 +57,8 @@ class Evolution:
     rewrite: tuple[Column, ...] = ()
     # Remembered kinds changed, though perhaps no type did.
     kinds_changed: bool = False
-    # Columns over the limit: rows that have one are dead letters.
-    refused: frozenset[str] = frozenset()
+    # Columns that the table cannot have, with the reason: rows that have one are dead letters.
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def touches_schema(self) -> bool:
@@ -77,16 +82,19 @@ def plan_evolution(
     retype: list[Column] = []
     widen: list[Column] = []
     rewrite: list[Column] = []
-    refused: set[str] = set()
+    refused: dict[str, str] = {}
+    folded = {column.stored.lower(): column.stored for column in columns.values()}
     kinds_changed = False
     wanted = dict.fromkeys([*columns, *settings.columns, *seen])
     for name in wanted:
         old = columns.get(name)
         new = _partitionable(old, _grown(name, old, seen.get(name, ()), settings), transforms)
         if old is None:
-            if len(columns) >= TABLE_COLUMNS_MAX:
-                refused.add(name)
+            reason = OVER_LIMIT if len(columns) >= TABLE_COLUMNS_MAX else _unnameable(new, folded, settings)
+            if reason is not None:
+                refused[name] = reason
                 continue
+            folded[new.stored.lower()] = new.stored
             add.append(new)
         elif old.type != new.type:
             if old.kind is Kind.NULL:
@@ -106,8 +114,22 @@ def plan_evolution(
         widen=tuple(widen),
         rewrite=tuple(rewrite),
         kinds_changed=kinds_changed,
-        refused=frozenset(refused),
+        # A row that carries its whole document loses nothing where a field has no column.
+        refused={} if DOCUMENT_COLUMN in settings.columns else refused,
     )
+
+
+def _unnameable(column: Column, folded: Mapping[str, str], settings: TableSettings) -> str | None:
+    """Why a table in Delta cannot have a column of this name: it does not tell upper case from lower case."""
+    if settings.format is not Format.DELTA:
+        return None
+    name = column.stored.lower()
+    if name in _DELTA_PLACES:
+        return f"a column of a Delta table cannot have this name. got={column.name}"
+    taken = folded.get(name) or _OWN_NAMES.get(name)
+    if taken is None:
+        return None
+    return f"Delta does not tell two columns apart that differ by case only. expected={taken} got={column.name}"
 
 
 def _grown(name: str, old: Column | None, json_types: Iterable[str], settings: TableSettings) -> Column:

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.model.errors import Conflict
-from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column, columns_of, kinds_of, plan_evolution
+from mainstem.tables.evolution import OVER_LIMIT, TABLE_COLUMNS_MAX, Column, columns_of, kinds_of, plan_evolution
+from mainstem.tables.kinds import settings_of_kind
 from mainstem.tables.layout import column_name, stored_name
-from mainstem.tables.settings import DEFAULT_SETTINGS, TableSettings
+from mainstem.tables.settings import DEFAULT_SETTINGS, Format, TableSettings
 from mainstem.tables.types import DECIMAL, TIMESTAMPTZ, ColumnType, Kind
+from mainstem.wire.mongo.batches import DOCUMENT_COLUMN, DOCUMENTS
 
 LONG, DOUBLE, STRING = ColumnType("long"), ColumnType("double"), ColumnType("string")
 
@@ -100,8 +102,33 @@ def test_a_declared_type_widens_in_place_or_is_a_conflict() -> None:
 def test_columns_over_the_limit_are_refused() -> None:
     current = [Column(f"c{i}", LONG, Kind.INT) for i in range(TABLE_COLUMNS_MAX)]
     plan = plan_evolution(current, {"more": ["int"], "c1": ["int"]}, DEFAULT_SETTINGS)
-    assert plan.refused == {"more"}
+    assert plan.refused == {"more": OVER_LIMIT}
     assert len(plan.columns) == TABLE_COLUMNS_MAX
+
+
+IN_DELTA = TableSettings(format=Format.DELTA)
+
+
+@pytest.mark.parametrize("name", ["NAME", "nAme", "_KEY", "_Hlc", "file_index", "File_Row_Number"])
+def test_a_name_that_delta_takes_for_another_is_refused_and_stops_nothing(name: str) -> None:
+    current = [Column("Name", STRING, Kind.STRING)]
+    seen = {name: ["int"], "other": ["int"]}
+    plan = plan_evolution(current, seen, IN_DELTA)
+    assert [column.name for column in plan.columns] == ["Name", "other"]
+    assert set(plan.refused) == {name} and name in plan.refused[name]
+    # Iceberg tells them apart.
+    assert plan_evolution(current, seen, DEFAULT_SETTINGS).refused == {}
+
+
+def test_of_two_new_names_that_differ_by_case_the_first_is_a_column() -> None:
+    plan = plan_evolution([], {"Case": ["int"], "case": ["int"]}, IN_DELTA)
+    assert [column.name for column in plan.columns] == ["Case"] and set(plan.refused) == {"case"}
+
+
+def test_a_document_keeps_its_row_where_a_field_has_no_column() -> None:
+    documents = settings_of_kind(DOCUMENTS)
+    plan = plan_evolution([], {"Case": ["int"], "case": ["int"]}, documents)
+    assert [column.name for column in plan.columns] == [DOCUMENT_COLUMN, "Case"] and plan.refused == {}
 
 
 def test_kinds_are_remembered() -> None:

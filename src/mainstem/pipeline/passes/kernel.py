@@ -6,7 +6,8 @@ once the driver has committed it, so a task may be killed, or run twice, at any 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -41,7 +42,7 @@ from mainstem.tables.types import STRING, VARIANT
 HASH_BYTES = 16
 _DELETE = "delete"
 _TIME = pa.timestamp("us", "UTC")
-_NONE: frozenset[str] = frozenset()
+_NONE: Mapping[str, str] = MappingProxyType({})
 _clocks = msgspec.json.Decoder(dict[str, tuple[int, str]]).decode
 
 
@@ -212,7 +213,7 @@ class _TableKernel:
         is_old = rows["evidence"].to_numpy() == OLD_ROW
         with_values = np.flatnonzero(~is_delete)
         seen = {} if is_old.any() else task.seen
-        read = self._sure(read_values(_texts(rows, with_values), task.columns, seen, frozenset()))
+        read = self._sure(read_values(_texts(rows, with_values), task.columns, seen, _NONE))
         values = _spread(read, with_values, len(rows))
         clocks = rows["clocks"].to_pylist()
         positions = rows["position"].to_numpy()

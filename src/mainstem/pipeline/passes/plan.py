@@ -95,7 +95,8 @@ class TableTask:
     last: LogPosition
     columns: tuple[Column, ...] = ()
     seen: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
+    # Columns that the table cannot have, with the reason.
+    refused: Mapping[str, str] = field(default_factory=dict)
     # Whether rows may be partial, late or out of order: then columns are merged one by one with the old rows.
     merges: bool = False
     # Whether every change is a row of its own, which replaces none.

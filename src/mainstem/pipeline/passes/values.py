@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from mainstem.formats.delta import variant
 from mainstem.tables.convert import UNFIT, converter, text_of
-from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Column
+from mainstem.tables.evolution import Column
 from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, TIMESTAMPTZ, VARIANT, ColumnType, Kind, decimal_of
 
 Mask = npt.NDArray[np.bool_]
@@ -74,7 +74,7 @@ def arrow_type(column_type: ColumnType) -> pa.DataType:
 
 
 def read_values(
-    texts: Sequence[bytes], columns: Sequence[Column], seen: Mapping[str, Collection[str]], refused: frozenset[str]
+    texts: Sequence[bytes], columns: Sequence[Column], seen: Mapping[str, Collection[str]], refused: Mapping[str, str]
 ) -> Values:
     """Read rows. `seen` are each column's JSON types by the footers; a row with a `refused` column does not fit."""
     kinds = tuple(_direct(column, seen.get(column.name, ())) for column in columns)
@@ -90,7 +90,7 @@ def read_values(
 
 
 def _read_portion(
-    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...], refused: frozenset[str]
+    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...], refused: Mapping[str, str]
 ) -> Values:
     try:
         return _read(texts, columns, kinds, refused)
@@ -100,9 +100,9 @@ def _read_portion(
 
 
 def _read(
-    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...], refused: frozenset[str]
+    texts: Sequence[bytes], columns: Sequence[Column], kinds: tuple[type | None, ...], refused: Mapping[str, str]
 ) -> Values:
-    errors: list[str | None] = _over_limit(texts, refused) if refused else [None] * len(texts)
+    errors: list[str | None] = _refusals(texts, refused) if refused else [None] * len(texts)
     arrays, present = [], []
     for column, kind, values in zip(columns, kinds, _columns(texts, columns, kinds), strict=True):
         is_there = np.fromiter((value is not UNSET for value in values), bool, len(values))
@@ -178,7 +178,6 @@ def _to_variant(text: bytes) -> dict[str, bytes]:
     return {"metadata": metadata, "value": value}
 
 
-def _over_limit(texts: Sequence[bytes], refused: frozenset[str]) -> list[str | None]:
-    reason = f"the table has {TABLE_COLUMNS_MAX} columns, which is the limit"
+def _refusals(texts: Sequence[bytes], refused: Mapping[str, str]) -> list[str | None]:
     rows: list[dict[str, Raw]] = msgspec.json.decode(b"[" + b",".join(texts) + b"]", type=list[dict[str, Raw]])
-    return [reason if not refused.isdisjoint(row) else None for row in rows]
+    return [next((reason for name, reason in refused.items() if name in row), None) for row in rows]

@@ -57,7 +57,7 @@ def of_row(key: str, row: Row, columns: Sequence[Column] = COLUMNS) -> list[Know
 
 def evidence(known: Sequence[Known], columns: Sequence[Column] = COLUMNS) -> Evidence:
     texts = [json.dumps(each.columns or {}).encode() for each in known]
-    values = read_values(texts, columns, {column.name: ["big"] for column in columns}, frozenset())
+    values = read_values(texts, columns, {column.name: ["big"] for column in columns}, {})
     assert values.errors == [None] * len(known)
     return Evidence(
         keys=pa.array([each.key for each in known], pa.string()),
