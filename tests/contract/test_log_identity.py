@@ -149,7 +149,8 @@ async def test_the_pipeline_is_told_the_lineage(tmp_path: Path) -> None:
     seen.mkdir(parents=True)
     _supervise(Config(), tmp_path, "http://127.0.0.1:1", "t", lineage)
     document = msgspec.json.decode((tmp_path / "pipeline" / "settings.json").read_bytes())
-    assert document.pop("logging") is not None
+    # For the process itself, before it makes its settings.
+    assert document.pop("logging") is not None and document.pop("maven_mirror") == ""
     settings = PipelineSettings.from_document({**document, "jars": []})
     assert settings.lineage == lineage
     # What the stream has seen of another log would hide segments of the same names.

@@ -65,8 +65,8 @@ def test_kind_of_what_was_seen(seen: list[str], kind: Kind) -> None:
 
 
 def test_an_unknown_json_type_is_refused() -> None:
-    with pytest.raises(Invalid, match="binary"):
-        kind_of(["binary"])
+    with pytest.raises(Invalid, match="blob"):
+        kind_of(["blob"])
 
 
 @pytest.mark.parametrize(
