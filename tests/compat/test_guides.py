@@ -10,8 +10,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -37,9 +38,9 @@ def blocks(page: Path, *languages: str) -> list[str]:
     return [text for language, text in _BLOCK.findall(page.read_text()) if language in languages]
 
 
-def pages(*languages: str) -> Iterator[object]:
+def pages(*languages: str) -> list[Any]:
     """The pages that have blocks in a language, each as a parameter of a test."""
-    return (pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, *languages))
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if blocks(page, *languages)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
