@@ -53,15 +53,20 @@ ROUTES = {
         GET /v1/memory-stats
         GET /v1/write-stats
         GET /v1/overview
+        GET /
         GET /console
         GET /console/name
+        GET /console/tables/name
         GET /schema
         GET /schema/openapi.json
         GET /schema/path
         GET /v1/namespaces
+        GET /v1/clients
+        GET /v1/charts
     """,
     WRITER: """
         POST /flush
+        POST /v1/debezium
         POST /v1/namespaces
         POST /v1/tables/rename
         POST /v1/views/rename
@@ -129,6 +134,21 @@ IN_A_NAMESPACE = {
         DELETE /v1/namespaces/namespace
     """,
 }
+# The same, of the doors that name a table in their own way.
+OF_A_TABLE = {
+    READER: """
+        GET /v1/tables/name
+        GET /v1/tables/name/snapshots
+        GET /v1/tables/name/diff
+        GET /v1/tables/name/files
+        GET /v1/tables/name/dead-letters
+    """,
+    WRITER: """
+        POST /v1/tables/name/rollback
+        POST /v1/tables/name/dead-letters/replay
+        POST /v1/ingest/namespace/table
+    """,
+}
 NAMES_ONE = re.compile(r"/(tables|views|functions)/").search
 BOUND = ("reader of sales", "writer of sales", "admin of sales", "admin of a table")
 # The sync door, for the gateway `hr`: who may, by token. Its routes are no routes of the router's, so its own table of
@@ -170,7 +190,7 @@ class Rule(NamedTuple):
 
 def rules() -> list[Rule]:
     found = []
-    for table, of_a_namespace in ((ROUTES, False), (IN_A_NAMESPACE, True)):
+    for table, of_a_namespace in ((ROUTES, False), (IN_A_NAMESPACE, True), (OF_A_TABLE, True)):
         for asks_for, lines in table.items():
             for line in lines.strip().splitlines():
                 method, path = line.split()
@@ -200,7 +220,8 @@ async def test_every_cell_of_the_table(secured: tuple[Gateway, str]) -> None:
 
     async def status(rule: Rule, headers: dict[str, str]) -> int:
         path = rule.path
-        if rule.of_a_namespace:
+        path = path.replace("/v1/tables/name", "/v1/tables/hr.pay").replace("/ingest/namespace/table", "/ingest/hr/pay")
+        if path.startswith("/v1/namespaces/namespace"):
             path = f"/v1/namespaces/hr{rule.path.removeprefix('/v1/namespaces/namespace')}"
             path = path.replace("/tables/table", "/tables/pay").replace("/generic-tables/table", "/generic-tables/pay")
         # So that no cookie of one token is sent with the next.
@@ -213,7 +234,8 @@ async def test_every_cell_of_the_table(secured: tuple[Gateway, str]) -> None:
         body = {"name": "pay", "schema": SCHEMA}
         assert (await http.post("/v1/namespaces/hr/tables", json=body, headers=admin)).status_code == 200
         for rule in rules():
-            assert await status(rule, {}) == 401, rule
+            # A probe has no token.
+            assert await status(rule, {}) == (200 if rule.path == "/health" else 401), rule
         for name, rule in ((name, rule) for name in TOKENS for rule in rules()):
             claims, may = TOKENS[name]
             found = await status(rule, bearer(token(**claims)))
@@ -248,3 +270,21 @@ async def test_every_cell_of_the_sync_door(secured: tuple[Gateway, str]) -> None
         assert await handshake(url, {}) == 401
         for name, claims in SYNC_TOKENS.items():
             assert (await handshake(url, bearer(token(**claims))) == 101) == (name in may), (path, name)
+
+
+async def test_an_event_is_stored_in_the_table_that_was_asked_about(secured: tuple[Gateway, str]) -> None:
+    """Of the two places where an event may name its table, the gate and the log read the same one."""
+    _, ws_url = secured
+    flat = {
+        "id": 1,
+        "source": {"schema": "sales", "table": "orders"},
+        "__schema": "hr",
+        "__table": "plans",
+        "__op": "u",
+    }
+    envelope = {"op": "c", "before": None, "after": {"id": 1}, "source": {"schema": "sales", "table": "eu.orders"}}
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http:
+        for namespace, event, code in (("sales", flat, 403), ("sales.eu", envelope, 400)):
+            headers = bearer(token(role="writer", namespace=namespace))
+            answer = await http.post("/v1/debezium", params={"key": "id"}, json=event, headers=headers)
+            assert answer.status_code == code, answer.text

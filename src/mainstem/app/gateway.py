@@ -236,7 +236,7 @@ class Gateway:
                     ttl_interval_s=config.mongo.ttl_interval_s,
                 ),
             )
-        self.ingest = make_ingest(config, gate, tap, self.backlog_bytes, self.flush, self._queries.engine)
+        self.ingest = make_ingest(config, gate, tap, self.backlog_bytes)
         self.door = CdcDoor(
             intake=intake,
             persisted=self,

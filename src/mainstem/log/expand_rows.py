@@ -63,9 +63,23 @@ def _of_arrow(expander: "Expander", header: BatchHeader, head: RowsHead, body: m
     start = 0
     for batch in batches_of(body):
         if batch.num_rows:
-            found.append(_of_batch(expander, header, head, table, batch, start))
+            try:
+                rows = _of_batch(expander, header, head, table, batch, start)
+            # Whatever it is: the batch is durable, and a seal that fails would fail for ever, for every table.
+            except Exception as error:
+                rows = _unreadable(header, head, table, batch.num_rows, start, error)
+            found.append(rows)
             start += batch.num_rows
     return found
+
+
+def _unreadable(
+    header: BatchHeader, head: RowsHead, table: TableName, count: int, start: int, error: Exception
+) -> "Rows":
+    """Rows that cannot be written as text: each is a dead letter with the reason."""
+    reason = f"the row cannot be written as JSON. {type(error).__name__}: {error}"[:500]
+    keys = own_keys(header, start, count)
+    return _rows(header, table, head.mode, start, count, keys=keys, columns=[None] * count, errors=[reason] * count)
 
 
 def _of_batch(

@@ -85,14 +85,15 @@ def look(event: bytes, namespace: str = "") -> Post:
     body, _ = unwrapped(_decoded(event))
     if not isinstance(body, dict):
         raise Invalid(f"an event is an object. got={type(body).__name__}")
-    origin = body.get("source")
+    # A row that was unwrapped may have columns named `source`, `op` or `after`: only an envelope's say what it is.
+    origin = body.get("source") if is_envelope(body) else None
     details: dict[str, Any] = origin if isinstance(origin, dict) else _marks(body)
     connector = str(details.get("name") or "unnamed")
     if _says_nothing(body):
         return Post(Kind.NOTHING, None, connector, None)
     own, table = table_of(details, None)
     name = TableName(namespace or own, table)
-    kind = Kind.TRUNCATE if body.get("op") == "t" else Kind.ROW
+    kind = Kind.TRUNCATE if is_envelope(body) and body["op"] == "t" else Kind.ROW
     return Post(kind, name, connector, _identity(details, body))
 
 
@@ -136,5 +137,6 @@ def _identity(details: Mapping[str, Any], body: Mapping[str, Any]) -> str | None
     place = {name: value for name, value in details.items() if name not in _NOT_POSITION and value is not None}
     if not _POSITIONS & place.keys():
         return None
-    sides = {name: value for name, value in body.items() if name in ("before", "after", "op")} or dict(body)
+    is_side = ("before", "after", "op") if is_envelope(body) else body.keys()
+    sides = {name: value for name, value in body.items() if name in is_side}
     return msgspec.json.encode([place, sides], order="deterministic").decode()

@@ -101,7 +101,11 @@ def _variable_decimal(value: Any, field: Mapping[str, Any]) -> str:
 
 def _digits(text: str, scale: int) -> str:
     unscaled = int.from_bytes(base64.b64decode(text, validate=True), "big", signed=True)
-    return format(Decimal(unscaled).scaleb(-scale) if abs(scale) < 400 else Decimal(text), "f")
+    if abs(scale) >= 400:
+        raise ValueError(f"the scale of a decimal. expected=below 400 got={scale}")
+    # Not `scaleb`: it rounds to the 28 digits of Decimal's context.
+    sign, digits, _ = Decimal(unscaled).as_tuple()
+    return format(Decimal((sign, digits, -scale)), "f")
 
 
 def _date(value: Any, field: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from mainstem.model.errors import Invalid
 from mainstem.wire.rows import Checked
 
 COLUMNS_MAX = 1_000
+NAME_CHARS_MAX = 1_024
 # What dictionaries and views may become when they are written out.
 EXPANDED_BYTES_MAX = 512 * 1024 * 1024
 DECIMAL_PRECISION_MAX = 38
@@ -33,6 +34,18 @@ _NESTED_ROWS = 4_096
 _VIEW_INLINE_BYTES = 12
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, struct.error, IndexError, OverflowError)
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
+
+
+def _check_nested(table: pa.Table) -> None:
+    """Nested values are written as text when the log is sealed: what cannot be is refused here, by its column."""
+    for field in table.schema:
+        if len(field.name) > NAME_CHARS_MAX:
+            raise Invalid(f"a column's name. expected=at most {NAME_CHARS_MAX} characters got={len(field.name)}")
+        if pa.types.is_nested(field.type):
+            try:
+                json_texts(pa.table({field.name: table[field.name]}).combine_chunks().to_batches()[0])
+            except Exception as error:
+                raise Invalid(f"nested values cannot be written as JSON. column={field.name} got={error}") from error
 
 
 def check_arrow(body: bytes, key: tuple[str, ...], event_bytes_max: int) -> Checked:
@@ -53,6 +66,7 @@ def check_arrow(body: bytes, key: tuple[str, ...], event_bytes_max: int) -> Chec
         _check_sizes(table, event_bytes_max)
     except ValueError as error:
         raise Invalid(f"the body is no Arrow stream. got={error}") from error
+    _check_nested(table)
     if any(_is_view(field.type) for field in table.schema):
         return Checked(table.num_rows, stream_of(_without_views(table)))
     return Checked(table.num_rows, body)

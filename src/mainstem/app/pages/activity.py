@@ -69,6 +69,9 @@ class Activity:
     def clients(self, principal: Principal, limit: int) -> door.Clients:
         """The sources that the principal may see: one that is bound to namespaces has sources of its own."""
         own = principal.source("")
+        if not own and not principal.is_unbounded:
+            # Bound to tables alone: no source is its own.
+            return door.Clients(clients=[], total=0, cdc_connections=0, sync_connections=0)
         found: list[door.Client] = []
         total = 0
         for number, name in enumerate(reversed(self._dedup)):

@@ -7,7 +7,7 @@ The server posts no keys, so that the request says which columns are the key: of
 log. The answer is 200 once all events are durable; one that cannot be taken stops the connector, and nothing is lost.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,11 +27,10 @@ from mainstem.doors.ingest.taking import Taking, source_of
 from mainstem.model import Invalid, MainstemError, TableName, parse_table_name
 from mainstem.model.batch import Batch, Encoding
 from mainstem.model.checksum import crc32
-from mainstem.wire.debezium_posts import Kind, Post, PostHead, look, pack, read, split_events
+from mainstem.wire.debezium_posts import Kind, PostHead, look, pack, read, split_events
 
 AnyRequest = Request[Any, Any, Any]
 # Takes every row of a table away, once all that came before is in it.
-Truncate = Callable[[TableName, str], Awaitable[int]]
 
 EVENTS_MAX = 10_000
 _LABEL = "debezium"
@@ -59,10 +58,9 @@ class _DebeziumOperation(Operation):
 class Debezium:
     """Events into the log."""
 
-    def __init__(self, taking: Taking, declared_key: DeclaredKey, truncate: Truncate) -> None:
+    def __init__(self, taking: Taking, declared_key: DeclaredKey) -> None:
         self._taking = taking
         self._declared_key = declared_key
-        self._truncate = truncate
 
     async def take(self, request: AnyRequest, keys: Sequence[str], namespace: str) -> Posted:
         """Take the request's events in. Raises what the poster has to do instead."""
@@ -73,45 +71,41 @@ class Debezium:
             raise Invalid(f"events. expected=1 to {EVENTS_MAX} got={len(events)}")
         # All are looked at before one is taken.
         work = [self._prepared(event, principal, by_table, namespace) for event in events]
-        duplicates = ignored = 0
-        waiting: list[Batch] = []
-        for post_, batch in work:
-            if batch is None:
-                if post_.kind is Kind.NOTHING:
-                    ignored += 1
-                    continue
-                duplicates += await self._taken(waiting)
-                waiting = []
-                assert post_.table is not None
-                await self._truncate(post_.table, source_of(principal, f"debezium/{post_.connector}"))
-            else:
-                waiting.append(batch)
-        duplicates += await self._taken(waiting)
-        return Posted(events=len(events), duplicates=duplicates, ignored=ignored)
+        batches = [batch for batch in work if batch is not None]
+        duplicates = await self._taken(batches)
+        return Posted(events=len(events), duplicates=duplicates, ignored=len(work) - len(batches))
 
     async def _taken(self, batches: Sequence[Batch]) -> int:
-        """In their order; they share the disk's turns. How many were durable before."""
-        pending = [self._taking.begin(batch) for batch in batches]
-        results = [await self._taking.end(ticket, batch, _LABEL) for ticket, batch in pending]
-        return sum(taken.duplicate for taken in results)
+        """One after the other: their sequences are hashes, so the log could not hold one back behind a refused one. How
+        many were durable before."""
+        duplicates = 0
+        for batch in batches:
+            ticket, begun = self._taking.begin(batch)
+            duplicates += (await self._taking.end(ticket, begun, _LABEL)).duplicate
+        return duplicates
 
     def _prepared(
         self, event: bytes, principal: Principal, keys: Mapping[str, tuple[str, ...]], namespace: str
-    ) -> tuple[Post, Batch | None]:
+    ) -> Batch | None:
+        """The event as a batch; None where it says nothing of a row."""
         post_ = look(event, namespace)
         if post_.table is None:
-            return post_, None
+            return None
         gate = self._taking.intake.gate
         gate.limits.check_event(len(event))
         tables = gate.tables([str(post_.table)], principal)
         if post_.kind is Kind.TRUNCATE:
-            return post_, None
+            # Its retry would take away rows that came after it, and their own retries are known as duplicates.
+            raise Invalid(f"a truncate is not taken. expected=skipped.operations=t, the default got={post_.table}")
         table = next(iter(tables))
         head = PostHead(namespace=namespace, key=self._key(table, keys))
         # As it will be read when the log is sealed: what cannot be read then is refused now.
-        read(event, head)
+        change = read(event, head).change
+        if TableName(change.namespace, change.table) != table:
+            got = f"{change.namespace}.{change.table}"
+            raise Invalid(f"the event names two tables. expected={table} got={got}")
         source = source_of(principal, f"debezium/{post_.connector}")
-        return post_, self._taking.batch(
+        return self._taking.batch(
             source,
             key=post_.identity,
             count=1,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mainstem.model.errors import Corrupt
@@ -17,6 +18,8 @@ from mainstem.pipeline.passes.stores import open_file
 _POSITION = "position"
 # What a state needs of a change.
 _COLUMNS = (_POSITION, "hlc", "op", "key", "columns", "source")
+# Rows of two tables may share a position: a record of a topic, and what its envelope says of another table.
+_TABLE = ("namespace", "table")
 _BATCH_ROWS = 65_536
 
 
@@ -28,7 +31,8 @@ def whole_rows(rows: pa.Table, locations: Sequence[str], store: Mapping[str, str
     positions = rows[_POSITION].to_numpy()
     order = np.argsort(positions)
     wanted = positions[order]
-    parts = [part for location in locations for part in _parts(location, wanted, store)]
+    table = tuple(rows[name][0].as_py() for name in _TABLE) if len(rows) else ("", "")
+    parts = [part for location in locations for part in _parts(location, table, wanted, store)]
     found = pa.Table.from_batches(parts) if parts else pa.table({_POSITION: pa.array([], pa.int64())})
     # Each of them, and none twice: the places of what was found among the wanted ones are a permutation.
     places = np.searchsorted(wanted, found[_POSITION].to_numpy())
@@ -40,15 +44,20 @@ def whole_rows(rows: pa.Table, locations: Sequence[str], store: Mapping[str, str
     return pa.table({name: known.get(name, rows[name]) for name in rows.schema.names})
 
 
-def _parts(location: str, wanted: npt.NDArray[np.int64], store: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """What one segment has of the wanted positions. Row groups that have none of them are not read."""
+def _parts(
+    location: str, table: tuple[str, ...], wanted: npt.NDArray[np.int64], store: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """What one segment has of a table's wanted positions. Row groups that have none of them are not read."""
     with open_file(location, store) as source:
         file = pq.ParquetFile(source)
         groups = [number for number in range(file.metadata.num_row_groups) if _may_hold(file, number, wanted)]
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(_COLUMNS), use_threads=False):
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=[*_COLUMNS, *_TABLE], use_threads=False):
             positions = batch[_POSITION].to_numpy()
             places = np.minimum(np.searchsorted(wanted, positions), len(wanted) - 1)
-            yield batch.filter(pa.array(wanted[places] == positions))
+            is_wanted = pa.array(wanted[places] == positions)
+            for name, value in zip(_TABLE, table, strict=True):
+                is_wanted = pc.and_(is_wanted, pc.equal(batch[name].cast(pa.string()), value))
+            yield batch.filter(is_wanted).select(list(_COLUMNS))
 
 
 def _may_hold(file: pq.ParquetFile, group: int, wanted: npt.NDArray[np.int64]) -> bool:

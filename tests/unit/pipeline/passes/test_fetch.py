@@ -14,11 +14,12 @@ from mainstem.pipeline.plan.evidence import ROWS_SCHEMA
 SCHEMA = to_arrow_schema(ROWS_SCHEMA)
 
 
-def segment(folder: Path, positions: list[int]) -> str:
-    path = folder / f"{positions[0]:020d}-{positions[-1]:020d}.parquet"
+def segment(folder: Path, positions: list[int], table: str = "t") -> str:
+    path = folder / f"{positions[0]:020d}-{positions[-1]:020d}-{table}.parquet"
     texts = {name: pa.array([f"{name}{each}" for each in positions]) for name in ("key", "columns", "op", "source")}
     numbers = {name: pa.array(positions, pa.int64()) for name in ("position", "hlc", "arrival_ms")}
-    pq.write_table(pa.table({**numbers, **texts}), path, row_group_size=3)
+    names = {"namespace": pa.array(["n"] * len(positions)), "table": pa.array([table] * len(positions))}
+    pq.write_table(pa.table({**numbers, **texts, **names}), path, row_group_size=3)
     return str(path)
 
 
@@ -50,3 +51,10 @@ def test_a_position_that_stands_twice_is_refused(tmp_path: Path) -> None:
     places = [segment(tmp_path, [1, 2, 3]), segment(tmp_path, [2, 4])]
     with pytest.raises(Corrupt):
         whole_rows(asked_for([2, 4]), places, {})
+
+
+def test_rows_of_other_tables_at_the_same_positions_are_passed_over(tmp_path: Path) -> None:
+    """A record of a topic and what its envelope says of another table share a position."""
+    places = [segment(tmp_path, [1, 2, 3]), segment(tmp_path, [1, 2, 3], table="t_records")]
+    found = whole_rows(asked_for([1, 3]), places, {})
+    assert found["position"].to_pylist() == [1, 3] and found["table"].to_pylist() == ["t", "t"]
