@@ -5,6 +5,7 @@ An API that is added and not entered here fails the first test.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from mainstem.doors.kafka.authenticating import RECHECK_S, Authentication
 from mainstem.doors.kafka.dispatch import Context, Encoded
 from mainstem.runtime.clock import ManualClock
 from mainstem.wire.kafka.frames import read_head
-from mainstem.wire.kafka.messages import decode_request, encode_request
+from mainstem.wire.kafka.messages import answer_head, decode_request, decode_response, encode_request
 from tests.harness.kafka import batch_of
 
 WAIT_S = 0.3
@@ -139,6 +140,9 @@ def codes(answer: Any) -> Iterator[ErrorCode]:
     elif isinstance(answer, list | tuple):
         for each in answer:
             yield from codes(each)
+    elif is_dataclass(answer):
+        for field in fields(answer):
+            yield from codes(getattr(answer, field.name))
 
 
 async def asked(gateway: Gateway, name: str, version: int, request: dict[str, Any], who: Principal) -> Any:
@@ -153,7 +157,10 @@ async def asked(gateway: Gateway, name: str, version: int, request: dict[str, An
     except TimeoutError:
         # Let in, and waiting for other members or for records: a refusal is answered at once.
         return ()
-    return () if isinstance(answer, Encoded) else answer
+    if isinstance(answer, Encoded):
+        whole = b"".join([answer_head(entry.key, version, 1), *map(bytes, answer.body)])
+        return decode_response(entry.key, version, whole)
+    return answer
 
 
 async def prepared(gateway: Gateway) -> None:

@@ -161,10 +161,10 @@ def debezium_router(debezium: Debezium) -> Router:
         request: AnyRequest,
         key: Annotated[
             list[str] | None,
-            QueryParameter(description="Key columns: a,b of every table, or table:a,b of one", default=None),
+            QueryParameter(description="Key columns: a,b of every table, or table:a,b of one"),
         ] = None,
         namespace: Annotated[
-            str, QueryParameter(description="Instead of the source's schema or database", default="", max_length=1024)
+            str, QueryParameter(description="Instead of the source's schema or database", max_length=1024)
         ] = "",
     ) -> Posted:
         if namespace:

@@ -201,22 +201,16 @@ def ingest_router(ingest: Ingest) -> Router:
         namespace: Annotated[str, PathParameter(description="Levels are joined by dots", max_length=1024)],
         table: Annotated[str, PathParameter(max_length=128)],
         mode: Annotated[
-            Mode | None, QueryParameter(description="upsert (the default), append (no key), or delete", default=None)
+            Mode | None, QueryParameter(description="upsert (the default), append (no key), or delete")
         ] = None,
-        key: Annotated[
-            list[str] | None, QueryParameter(description="The key columns: key=a,b or key=a&key=b", default=None)
-        ] = None,
+        key: Annotated[list[str] | None, QueryParameter(description="The key columns: key=a,b or key=a&key=b")] = None,
         rows_format: Annotated[
-            Format | None, QueryParameter(name="format", description="Instead of the Content-Type", default=None)
+            Format | None, QueryParameter(name="format", description="Instead of the Content-Type")
         ] = None,
-        times: Annotated[
-            bool, QueryParameter(description="CSV: columns of ISO times become timestamps", default=False)
-        ] = False,
+        times: Annotated[bool, QueryParameter(description="CSV: columns of ISO times become timestamps")] = False,
         idempotency: Annotated[
             str | None,
-            HeaderParameter(
-                name="Idempotency-Key", description="Sent again under the same key, the rows count once", default=None
-            ),
+            HeaderParameter(name="Idempotency-Key", description="Sent again under the same key, the rows count once"),
         ] = None,
     ) -> Taken:
         del idempotency
