@@ -105,6 +105,12 @@ async def test_a_copy_refuses_to_start_until_its_tables_are_its_own(tmp_path: Pa
     told = await asyncio.to_thread(command, "relocate", "--data", copy)
     assert told.exit_code == 0, told.output
     assert f"The folder was at {original}" in told.output and "2 tables and views" in told.output
+    # Before anything is committed to the copy: whoever reads a table's folder alone reads the copy's own metadata.
+    hints = list((copy / "warehouse").rglob("version-hint.text"))
+    assert hints
+    for hint in hints:
+        metadata = next(hint.parent.glob(f"*{hint.read_text().strip()}*.metadata.json"))
+        assert str(original) + "/" not in metadata.read_text()
     await check_whole(copy, durable)
     assert tree(original) == before
     # Nothing of it needs the original.

@@ -58,6 +58,11 @@ def relocate(store: Store, prefixes: Prefixes, unique: str) -> list[str]:
                 swaps.append(Swap(ident, pointer.metadata_location, _moved(pointer, prefixes, unique)))
     if swaps and not store.swap(swaps):
         raise Invalid("somebody else writes to the catalog. expected=a server that is stopped")
+    files = LocalFiles()
+    for swap in swaps:
+        if swap.pointer.kind is Kind.TABLE and is_local(swap.pointer.location):
+            # For readers of the folder alone: the old hint names metadata that lies at the old place.
+            files.write_hint(swap.pointer.location, swap.pointer.metadata_location)
     return [str(swap.ident) for swap in swaps]
 
 
