@@ -12,7 +12,7 @@ HOST  ?= 127.0.0.1
 PORT  ?= 8181
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo todo test test-rest test-all chromium kcat test-typescript check proto compat compat-trino compat-flink serve bench soak docs wheels lock clean
+.PHONY: help setup demo demo-postgres todo test test-rest test-all chromium kcat test-typescript check proto compat compat-trino compat-flink serve bench soak docs wheels stranger lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ $(JARS): $(STAMP) src/mainstem/app/spark/jars.py src/mainstem/app/spark/classes.
 
 demo: setup ## Send changes through every door of a real server, and read them back with DuckDB and Spark
 	@$(VENV)/bin/mainstem demo
+
+demo-postgres: setup ## Change rows in a PostgreSQL and compare them with the lake (ARGS=--stay: until ^C)
+	@$(PY) -m tests.compat.postgres_demo $(ARGS)
 
 serve: setup ## Start the server and keep it up (DATA=data HOST=127.0.0.1 PORT=8181)
 	@exec $(VENV)/bin/mainstem serve --data $(DATA) --host $(HOST) --port $(PORT)
@@ -102,6 +105,8 @@ check: $(STAMP) ## ruff, mypy --strict and import-linter
 	@$(PY) $(TS)/vectors/generate.py --check
 	@$(PY) -m mainstem.wire.sync.generate --check
 	@$(PY) docs/packages.py --check
+	@$(PY) docs/walks.py
+	@$(PY) docs/reference.py --check
 
 proto: $(STAMP) ## Generate the sync protocol's classes from its schema
 	@$(PY) -m mainstem.wire.sync.generate
@@ -110,13 +115,17 @@ bench: setup ## Measure, each figure beside its floor (SMALL=1 for a quick look)
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE) && cd $(TS) && npm run --silent build; fi
 	@$(PY) -m benchmarks $(if $(SMALL),--small) $(ARGS)
 
-docs: $(STAMP) ## Write the pages that are made from the code: the packages, the configuration
+docs: $(STAMP) ## Write the pages that are made from the code: packages, Python reference, configuration
 	@$(PY) docs/packages.py
+	@$(PY) docs/reference.py
 	@$(PY) -c "from mainstem.app.reference import to_markdown; print(to_markdown(), end='')" > docs/guides/configuration.md
 
 wheels: $(STAMP) ## Build the wheels of the server and of the thin client into dist/
 	@$(VENV)/bin/uv build --quiet --wheel --no-build-isolation --python $(PY) --out-dir dist clients/python
 	@$(VENV)/bin/uv build --quiet --wheel --no-build-isolation --python $(PY) --out-dir dist .
+
+stranger: wheels ## Time a stranger's path: wheels, serve, curl, SQL, with empty caches (ARGS=--warm: with this machine's)
+	@$(PYTHON) tests/compat/stranger.py dist $(ARGS)
 
 lock: ## Lock the dependencies again, with hashes and without addresses
 	@$(VENV)/bin/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 \

@@ -13,6 +13,7 @@ from benchmarks import (
     delta,
     endtoend,
     fairness,
+    firstload,
     freshness,
     http,
     idle,
@@ -24,6 +25,7 @@ from benchmarks import (
     mongo_large,
     queries,
     s3,
+    scale,
     start,
     sync,
     upserts,
@@ -42,6 +44,7 @@ SECTIONS = {
     "delta": delta,
     "queries": queries,
     "compaction": compaction,
+    "firstload": firstload,
     "fairness": fairness,
     "idle": idle,
     "sync": sync,
@@ -51,6 +54,7 @@ SECTIONS = {
     "mongo_large": mongo_large,
     "kafkascale": kafka_scale,
     "kafkarows": kafka_rows,
+    "scale": scale,
 }
 
 

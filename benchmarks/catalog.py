@@ -7,10 +7,7 @@ commit at the same time); the reference server leaves its metadata files to the 
 
 import asyncio
 import json
-import os
-import socket
 import sqlite3
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -25,7 +22,7 @@ from benchmarks.http_load import Calls, Connection, Measured, load_run, request
 from benchmarks.report import Figure, Report, percentile
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
-from tests.compat.rck.kit import class_path, ensure_kit
+from tests.harness.reference_catalog import ReferenceCatalog
 
 SECTION = "catalog"
 CLIENTS = (1, 16)
@@ -157,40 +154,8 @@ def add_snapshots(port: int, table: str, size: int, chunk: int = 1000) -> None:
 @contextmanager
 def reference_server(folder: Path) -> Any:
     """Iceberg's own server on a SQLite file. Yields its port."""
-    kit = ensure_kit()
-    folder.mkdir(parents=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = os.environ | {
-        "CATALOG_URI": f"jdbc:sqlite:file:{folder / 'catalog.db'}",
-        "CATALOG_WAREHOUSE": str(folder / "warehouse"),
-        "CATALOG_REST_PORT": str(port),
-        # With more than one connection it answers "database is locked" to clients that write at the same time.
-        "CATALOG_CLIENTS": "1",
-    }
-    command = ["java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", class_path(kit)]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "org.apache.iceberg.rest.RESTCatalogServer"], env=environment, stdout=log, stderr=log
-        )
-    try:
-        _wait_until_up(port)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _wait_until_up(port: int) -> None:
-    until_s = time.perf_counter() + START_S_MAX
-    while True:
-        try:
-            Client(port).ok("GET", "config")
-            return
-        except (OSError, ValueError, RuntimeError):
-            if time.perf_counter() > until_s:
-                raise
-            time.sleep(0.1)
+    with ReferenceCatalog(folder) as server:
+        yield server.port
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Load by librdkafka, Kafka's own client library, on whatever speaks its protocol: produce, consume, end to end."""
 
+import random
 import threading
 import time
+from functools import lru_cache
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -9,6 +11,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 PARTITIONS = 4
 # What one figure may take before the run is given up.
 TOOK_S_MAX = 60.0
+# A prime, so that each partition gets all of them.
+VALUES = 10_007
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> None:
@@ -39,19 +43,27 @@ def _failed(error: object, _: object) -> None:
         raise RuntimeError(str(error))
 
 
+@lru_cache(4)
+def values_of(size: int) -> list[bytes]:
+    """What is sent: letters by chance, as Kafka's own tool for this sends them. Zeros would cost who compresses them
+    nothing, and that is us."""
+    dice = random.Random(size)
+    return [bytes(dice.choices(range(ord("A"), ord("Z") + 1), k=size)) for _ in range(VALUES)]
+
+
 def produce(bootstrap: str, topic: str, size: int, seconds: float, partitions: int = PARTITIONS) -> tuple[int, float]:
     """Send as fast as it goes for so long: how many were acknowledged, in how many seconds."""
     producer = make_producer(bootstrap)
-    value = bytes(size)
+    values = values_of(size)
     # The client takes half a second to get its producer id; that is not the server's rate.
-    producer.produce(topic, value=value, partition=0)
+    producer.produce(topic, value=values[0], partition=0)
     producer.flush(30)
     began_s = time.perf_counter()
     number = 0
     while time.perf_counter() - began_s < seconds:
         for _ in range(500):
             try:
-                producer.produce(topic, value=value, partition=number % partitions)
+                producer.produce(topic, value=values[number % VALUES], partition=number % partitions)
                 number += 1
             except BufferError:
                 producer.poll(0.01)

@@ -5,6 +5,7 @@ Partitions and groups beside Apache Kafka in the same run; connections and the c
 
 import asyncio
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from benchmarks import kafka_load
+from benchmarks.kafka import BACKLOG_BYTES_MAX
 from benchmarks.report import Figure, Report, percentile
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
 from mainstem.app.kafka.config import KafkaConfig
@@ -37,6 +39,8 @@ OPENING_AT_ONCE = 64
 KIB_MAX = 64.0
 RATE, TAIL_S, TAIL_S_SMALL = 1_000, 8.0, 4.0
 P99_MS_MAX = 25.0
+# How far behind the consumer is that reads while others are at the tail.
+BEHIND_BYTES, BEHIND_BYTES_SMALL = 10 << 30, 200 << 20
 PEER = f"Kafka {VERSION}, default"
 _API_VERSIONS = 18
 
@@ -89,7 +93,7 @@ def _config(port: int, tail_bytes_max: int = 128 << 20, kept_bytes_max: int = 2 
     return Config(
         server=ServerConfig(port=0),
         pipeline=PipelineConfig(enabled=False),
-        log=LogConfig(flush_interval_s=1.0),
+        log=LogConfig(flush_interval_s=1.0, buffer_bytes_max=BACKLOG_BYTES_MAX),
         kafka=KafkaConfig(enabled=True, port=port, tail_bytes_max=tail_bytes_max, kept_bytes_max=kept_bytes_max),
     )
 
@@ -192,14 +196,21 @@ async def _behind(report: Report, folder: Path, *, small: bool) -> None:
         config = _config(place.getsockname()[1], tail_bytes_max=1 << 20, kept_bytes_max=0)
         async with ServerProcess(folder, config) as server:
             await asyncio.to_thread(kafka_load.make_topic, bootstrap, "backlog")
-            count, _ = await asyncio.to_thread(kafka_load.produce, bootstrap, "backlog", 1_024, seconds / 2)
+            count, wanted = 0, (BEHIND_BYTES_SMALL if small else BEHIND_BYTES) // 1_024
+            while count < wanted:
+                count += (await asyncio.to_thread(kafka_load.produce, bootstrap, "backlog", 1_024, 2.0))[0]
             await server.flush(0)
             for topic in ("alone", "beside"):
                 await asyncio.to_thread(kafka_load.make_topic, bootstrap, topic)
+            # What the system still has to write of the backlog is not part of the way of a record at this rate.
+            await asyncio.to_thread(os.sync)
             alone = await asyncio.to_thread(kafka_load.end_to_end, bootstrap, "alone", RATE, seconds)
             reading = _Reading(bootstrap, count)
-            beside = await asyncio.to_thread(kafka_load.end_to_end, bootstrap, "beside", RATE, seconds)
-            read, took_s = reading.stop()
+            try:
+                await asyncio.to_thread(reading.wait)
+                beside = await asyncio.to_thread(kafka_load.end_to_end, bootstrap, "beside", RATE, seconds)
+            finally:
+                read, took_s = reading.stop()
     note = f"{count:,} records of 1 KiB behind; it read {read / took_s:,.0f} records/s meanwhile"
     for percent in (50, 99):
         value = percentile(beside, percent)
@@ -219,6 +230,15 @@ class _Reading:
         self._began_s = time.perf_counter()
         self._process = spawning.Process(target=_read_on, args=(bootstrap, count, self._found, self._is_over))
         self._process.start()
+
+    def wait(self) -> None:
+        """Until it reads: the start of its process is none of the server's work."""
+        until_s = time.perf_counter() + kafka_load.TOOK_S_MAX
+        while not self._found.value:
+            time.sleep(0.01)
+            if time.perf_counter() > until_s:
+                raise RuntimeError("the consumer that is behind read nothing")
+        self._began_s = time.perf_counter()
 
     def stop(self) -> tuple[int, float]:
         self._is_over.set()

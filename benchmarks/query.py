@@ -34,12 +34,12 @@ from rich.table import Table
 
 from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
-from mainstem.doors.catalog.door import catalog_router
+from mainstem.doors.catalog.door import CatalogDoor, catalog_router
 from mainstem.log import Log, LogSettings
 from mainstem.model import Admitted, Batch, Encoding, SourceId, TableName
 from mainstem.query.binding import Freshness
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
-from mainstem.query.sandbox import extension_file
+from mainstem.query.sandbox.session import extension_file
 
 FILES = 8
 PENDING = 1_000
@@ -83,7 +83,7 @@ class Bench:
             settings = EngineSettings(folder=f"{self.folder}/warehouse/")
             queries = open_queries(CatalogLake(self.catalog), settings, log=log)
             self.engine, self.loop, self.log = queries.engine, asyncio.get_running_loop(), log
-            app = Litestar([catalog_router(self.catalog), queries.router])
+            app = Litestar([catalog_router(CatalogDoor(self.catalog)), queries.router])
             server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
             self.ready.set()
             serving = asyncio.ensure_future(server.serve(sockets=[self._socket]))

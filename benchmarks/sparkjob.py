@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from benchmarks.load import make_events
+from benchmarks.textbook import run_textbook
 from mainstem.app.spark.jars import ensure_jars
 
 Job = Callable[[dict[str, Any]], dict[str, Any]]
@@ -153,7 +154,25 @@ def _plain_merge(spark: Any, table: str, rows: int) -> float:
     return statistics.median(taken[1:])
 
 
-JOBS: dict[str, Job] = {"append": append, "upserts": upserts}
+def insert_select(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What one does without us: INSERT … SELECT of Parquet files into an empty Iceberg table, warm."""
+    spark, taken = _session(arguments["uri"]), []
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.bench")
+    for number in range(arguments["repeats"] + 1):
+        place = arguments["place"] if number else arguments["warm"]
+        spark.sql(f"CREATE TABLE lake.bench.orders{number} USING iceberg AS SELECT * FROM parquet.`{place}` LIMIT 0")
+        began_s = time.perf_counter()
+        spark.sql(f"INSERT INTO lake.bench.orders{number} SELECT * FROM parquet.`{place}`")
+        taken.append(time.perf_counter() - began_s)
+    return {"insert_s": taken[1:]}
+
+
+def textbook(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The floor of freshness."""
+    return run_textbook(_session(arguments["uri"]), arguments)
+
+
+JOBS: dict[str, Job] = {"append": append, "upserts": upserts, "insert_select": insert_select, "textbook": textbook}
 
 
 def main() -> None:

@@ -23,17 +23,16 @@ MIB = 1 << 20
 
 
 def memory_mib(server: ServerProcess) -> dict[str, float]:
-    """Resident memory of the gateway (with its sealers and sandboxes) and of the pipeline (driver, JVM, workers)."""
+    """Resident memory of the pipeline (driver, JVM, Python workers), and of the gateway with all its other children."""
     gateway = psutil.Process(server.pid)
     sums = {"gateway": gateway.memory_info().rss / MIB, "pipeline": 0.0}
+    drivers = [each for each in gateway.children() if "app.spark.pipeline" in " ".join(each.cmdline())]
+    of_pipeline = {process.pid for driver in drivers for process in (driver, *driver.children(recursive=True))}
     for child in gateway.children(recursive=True):
         # Some live only for a moment, as the shell that starts the JVM does.
         with suppress(psutil.Error):
-            if _is_half_born(child):
-                continue
-            line = " ".join(child.cmdline())
-            part = "gateway" if "sealer" in line or "query.worker" in line else "pipeline"
-            sums[part] += child.memory_info().rss / MIB
+            if not _is_half_born(child):
+                sums["pipeline" if child.pid in of_pipeline else "gateway"] += child.memory_info().rss / MIB
     return sums
 
 

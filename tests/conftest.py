@@ -47,7 +47,7 @@ CORE = (
 # As the pipeline has it: a table that somebody else has changed must not live on in a cache.
 FRESH = {"cache-enabled": "false"}
 # Tables that tests of both formats fill, each once more under another name.
-IN_DELTA = ("back", "comes", "hard", "keys", "large", "nulls", "shop", "turns")
+IN_DELTA = ("back", "comes", "counted", "hard", "keys", "large", "nulls", "shop", "turns")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,7 +71,11 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.letters": {"columns": {"price": "decimal(10,2)"}},
             "default.letters_in_delta": {"columns": {"price": "decimal(10,2)"}, "format": "delta"},
+            "cased.rows": {"format": "delta"},
+            "cased.typed": {"format": "delta"},
             "console.letters": {"columns": {"price": "decimal(10,2)"}},
+            "default.times": {"infer_times": True},
+            "default.times_in_delta": {"infer_times": True, "format": "delta"},
             "default.only_state": {"history": False},
             "default.vectors": {"format_version": 3, "history": False},
             "default.own_vectors": {"format_version": 3, "history": False},

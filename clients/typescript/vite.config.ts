@@ -5,9 +5,9 @@ const entry = (name: string): string => fileURLToPath(new URL(`./src/${name}.ts`
 
 export default defineConfig({
   build: {
-    lib: { entry: { index: entry("index"), react: entry("react") }, formats: ["es"] },
+    lib: { entry: { index: entry("index"), react: entry("react"), node: entry("node"), cdc: entry("cdc") }, formats: ["es"] },
     target: "es2022",
     sourcemap: true,
-    rollupOptions: { external: ["react"] },
+    rollupOptions: { external: ["react", /^node:/] },
   },
 });

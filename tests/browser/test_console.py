@@ -1,22 +1,20 @@
-"""The console in a real Chromium: what a person sees, clicks and types. Screenshots are kept in `out/console`."""
+"""The console in a real Chromium, on a server with Spark: what a person sees, clicks and types."""
 
 import asyncio
-import os
 import re
-import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import expect
 
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, delete, insert, update
 from tests.contract.auth_tokens import SECURED, token
+from tests.harness.browser import OVERFLOWING, browser_page, keep, until
 from tests.harness.inprocess import gateway_on_socket
 
 READERS: dict[str, Callable[[Path], pa.Table]] = {
@@ -24,39 +22,6 @@ READERS: dict[str, Callable[[Path], pa.Table]] = {
     "parquet": pq.read_table,
     "arrow": lambda path: pa.ipc.open_stream(path.read_bytes()).read_all(),
 }
-OUT = Path(__file__).parents[2] / "out" / "console"
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-# A loaded machine draws slowly.
-PATIENCE_MS = 60_000
-expect.set_options(timeout=PATIENCE_MS)
-
-
-@asynccontextmanager
-async def browser_page(url: str, theme: str = "light") -> AsyncIterator[Page]:
-    """A page that fails the test where a script fails, or where anything is asked of another host."""
-    assert CHROMIUM is not None, "these tests need Chromium: `make test` installs it"
-    troubles: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS)
-        page = await browser.new_page(
-            viewport={"width": 1360, "height": 1000}, color_scheme="dark" if theme == "dark" else "light"
-        )
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("pageerror", lambda error: troubles.append(f"script: {error}"))
-        page.on("request", lambda asked: None if asked.url.startswith(url) else troubles.append(f"asked {asked.url}"))
-        page.on("console", lambda told: troubles.append(told.text) if "Content Security" in told.text else None)
-        yield page
-        await browser.close()
-    assert troubles == []
-
-
-async def keep(page: Page, name: str) -> None:
-    OUT.mkdir(parents=True, exist_ok=True)
-    path = OUT / f"{name}.png"
-    # The header is above what is shown: it would stand in the middle of the whole page.
-    await page.evaluate("scrollTo(0, 0)")
-    await page.screenshot(path=path, full_page=True)
-    assert path.stat().st_size > 10_000
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +38,11 @@ async def fill(server: ServerProcess) -> None:
     async with CdcClient(server.ws_url, source="console") as client:
         named = insert("console.<img src=x>", "1", {"a": 1})
         await (await client.send([*rows, *bad, named, insert("console.rolled", "1", {"a": 1})])).durable()
-        assert (await server.flush())["complete"]
+        assert (await server.flush(timeout_s=240))["complete"]
         gone = [delete("console.orders", str(n)) for n in range(20)]
         again = [update("console.orders", str(n), {"id": n, "region": "west"}) for n in range(20, 60)]
         await (await client.send([*gone, *again, insert("console.rolled", "2", {"a": 2})])).durable()
-    assert (await server.flush())["complete"]
+    assert (await server.flush(timeout_s=240))["complete"]
 
 
 async def test_a_person_sees_the_tables_and_asks_them(shop: ServerProcess) -> None:
@@ -105,7 +70,7 @@ async def test_a_person_sees_the_tables_and_asks_them(shop: ServerProcess) -> No
         # The charts are the server's: a reload does not empty them.
         await page.reload()
         points = "document.querySelector('#chart-rate path.line')?.getAttribute('d').split('L').length ?? 0"
-        await page.wait_for_function(f"({points}) > 3")
+        await until(page, f"({points}) > 3")
         await page.click("#theme")
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
         await keep(page, "overview-dark")
@@ -114,6 +79,8 @@ async def test_a_person_sees_the_tables_and_asks_them(shop: ServerProcess) -> No
         await page.click("nav >> text=Activity")
         await expect(page.locator("#clients [data-key='producer console']")).to_contain_text("2")
         await expect(page.locator("#passes tbody tr").first).to_contain_text("s")
+        # Spark's own progress, beside what the pipeline says of the pass.
+        await expect(page.locator("#passes tbody")).to_contain_text(re.compile(r"\d rows in · .*addBatch"))
         await keep(page, "activity-dark")
         await page.click("nav >> text=Settings")
         await expect(page.locator("#settings [data-key='flushIntervalMs']")).to_contain_text("1000")
@@ -175,9 +142,7 @@ async def test_a_query_is_written_run_plotted_and_saved(shop: ServerProcess) -> 
     async with browser_page(shop.url, "dark") as page:
         await page.goto(f"{shop.url}/console/query")
         await page.fill("#sql", "")
-        await page.wait_for_function(
-            "performance.getEntriesByName(`${location.origin}/v1/overview?limit=1000`).length > 0"
-        )
+        await until(page, "performance.getEntriesByName(`${location.origin}/v1/overview?limit=1000`).length > 0")
         await page.type("#sql", "SELECT region, count(*) AS n FROM console.ord")
         await expect(page.locator("#completions li").first).to_contain_text("console.orders")
         await page.press("#sql", "Tab")
@@ -225,22 +190,51 @@ async def test_a_query_is_written_run_plotted_and_saved(shop: ServerProcess) -> 
 async def test_a_phone_shows_the_figures_that_matter(shop: ServerProcess) -> None:
     async with browser_page(shop.url) as page:
         await page.set_viewport_size({"width": 390, "height": 844})
-        for path, name, seen in (
-            ("", "overview", "#chart-rate svg"),
-            ("/tables/console.orders", "table", "#snapshots [data-key]"),
-            ("/query", "query", "#sql"),
-            ("/activity", "activity", "#clients [data-key]"),
-            ("/settings", "settings", "#settings tbody tr"),
-        ):
-            await page.goto(f"{shop.url}/console{path}")
-            await expect(page.locator(seen).first).to_be_visible()
-            wide = await page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= 390, name
-            await keep(page, f"phone-{name}")
         await page.goto(f"{shop.url}/console")
         await expect(page.locator("#lag")).not_to_have_text("–")
         await page.click("#tree-panel > summary")
         await expect(page.locator("#tree a[title='console.orders']")).to_be_visible()
+
+
+@pytest.mark.parametrize(("size", "width", "height"), [("desktop", 1360, 1000), ("phone", 390, 844)])
+async def test_every_page_fits_its_width(shop: ServerProcess, size: str, width: int, height: int) -> None:
+    """Screenshots of every page, to be looked at; nothing that is pressed or read lies outside of what is seen."""
+    async with browser_page(shop.url) as page:
+        await page.set_viewport_size({"width": width, "height": height})
+        for path, name, seen in (
+            ("/console", "overview", "#chart-rate svg"),
+            ("/console/tables/console.orders", "table", "#snapshots [data-do=rollback]"),
+            ("/console/tables/console.letters?show=letters", "letters", "#letters-list tbody tr"),
+            ("/console/tables/console.none", "no-such-table", ".trouble:not([hidden])"),
+            ("/console/query?sql=SELECT%20id%2C%20price%20FROM%20console.orders%20LIMIT%205", "query", "#sql"),
+            ("/console/activity", "activity", "#clients [data-key]"),
+            ("/console/settings", "settings", "#settings tbody tr"),
+            ("/schema", "api", "details"),
+        ):
+            await page.goto(f"{shop.url}{path}")
+            await expect(page.locator(seen).first).to_be_visible()
+            if name == "query":
+                await page.click("#run")
+                await expect(page.locator("#result tbody tr")).to_have_count(5)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert await page.evaluate(OVERFLOWING) == [], name
+            await keep(page, f"{size}-{name}")
+
+
+async def test_a_list_keeps_what_is_selected_and_its_widths(shop: ServerProcess) -> None:
+    async with browser_page(shop.url) as page:
+        await page.goto(f"{shop.url}/console")
+        cell = page.locator("#tables [data-key='console.orders'] td").first
+        await expect(cell).to_contain_text("orders")
+        await cell.evaluate("(each) => getSelection().selectAllChildren(each)")
+        selected = await page.evaluate("String(getSelection())")
+        widths = "[...document.querySelectorAll('#tables th')].map((each) => each.offsetWidth)"
+        before = await page.evaluate(widths)
+        async with CdcClient(shop.ws_url, source="console-widths") as client:
+            await (await client.send([insert("console.widths", "1", {"n": 1})])).persisted()
+        await expect(page.locator("#tables [data-key='console.widths']")).to_be_visible()
+        assert await page.evaluate("String(getSelection())") == selected != ""
+        assert all(now >= was for now, was in zip(await page.evaluate(widths), before, strict=True))
 
 
 async def test_the_api_page_lists_every_operation(live_server: ServerProcess) -> None:

@@ -12,9 +12,9 @@ from litestar import Litestar
 from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.catalog import Catalog, Committed, SqliteStore
-from mainstem.catalog.access import Access
+from mainstem.catalog.access.clients import Access
 from mainstem.catalog.files import RoutedFiles
-from mainstem.doors.catalog.door import catalog_router
+from mainstem.doors.catalog.door import CatalogDoor, catalog_router
 
 
 class Server:
@@ -26,11 +26,13 @@ class Server:
             store=SqliteStore(data / "catalog" / "catalog.db"),
             warehouse=warehouse,
             files=RoutedFiles(io),
-            on_commit=self.heard.append,
             # Clients are given what they need to reach an object store; on the local disk they need nothing.
             access=Access(io, vend_credentials=True),
         )
-        config = uvicorn.Config(Litestar([catalog_router(self.catalog)]), log_level="warning", lifespan="on")
+        self.catalog.on_commit(self.heard.append)
+        config = uvicorn.Config(
+            Litestar([catalog_router(CatalogDoor(self.catalog))]), log_level="warning", lifespan="on"
+        )
         self._server = uvicorn.Server(config)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

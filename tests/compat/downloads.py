@@ -32,11 +32,13 @@ class Artifact(NamedTuple):
     extension: str = "jar"
     # Whether what it needs comes along, in the versions that its description names.
     is_whole: bool = False
+    # Which of the files of that name.
+    classifier: str = ""
 
     @property
     def file(self) -> str:
         """What it is called once it is here."""
-        return f"{self.name}-{self.version}.{self.extension}"
+        return "-".join(filter(None, (self.name, self.version, self.classifier))) + f".{self.extension}"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -62,14 +64,15 @@ def fetch(artifacts: Sequence[Artifact], folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         (Path(scratch) / "settings.xml").write_text(_SETTINGS.format(cache=Path(scratch) / "cache"))
         (Path(scratch) / "ivy.xml").write_text(
-            '<ivy-module version="2.0"><info organisation="mainstem" module="compat"/>'
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+            '<info organisation="mainstem" module="compat"/>'
             '<configurations><conf name="default"/></configurations>'
             f"<dependencies>{dependencies}</dependencies></ivy-module>"
         )
         ivy_jar = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
         command = ["java", "-jar", str(ivy_jar), "-settings", "settings.xml", "-ivy", "ivy.xml"]
         command += ["-types", *sorted({"bundle", *(a.extension for a in artifacts)}), "-retrieve"]
-        pattern = f"{folder}/[artifact]-[revision].[ext]"
+        pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
         done = subprocess.run([*command, pattern], cwd=scratch, capture_output=True, text=True, check=False)
     missing = [a.file for a in artifacts if not (folder / a.file).exists()]
     if missing:
@@ -80,7 +83,8 @@ def _dependency(a: Artifact) -> str:
     named = f'<dependency org="{a.group}" name="{a.name}" rev="{a.version}"'
     if a.is_whole:
         return f'{named} conf="default->compile(*),runtime(*),master(*)"/>'
-    file = f'<artifact name="{a.name}" type="{a.extension}" ext="{a.extension}"/>'
+    which = f' m:classifier="{a.classifier}"' if a.classifier else ""
+    file = f'<artifact name="{a.name}" type="{a.extension}" ext="{a.extension}"{which}/>'
     return f'{named} conf="default->*" transitive="false">{file}</dependency>'
 
 

@@ -13,6 +13,20 @@ KAFKA = "org.apache.kafka"
 # Short-lived programs: a JVM that starts soon and leaves room for the others.
 JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SOURCES = Path(__file__).parent / "kafka_java"
+_JACKSON = "com.fasterxml.jackson"
+_TOOLS = (
+    *(Artifact(KAFKA, name, KAFKA_VERSION) for name in ("kafka-tools", "kafka-clients", "kafka-server-common")),
+    *(Artifact(KAFKA, name, KAFKA_VERSION) for name in ("kafka-tools-api", "kafka-group-coordinator-api")),
+    Artifact(KAFKA, "kafka-group-coordinator", KAFKA_VERSION),
+    Artifact("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
+    Artifact("net.sf.jopt-simple", "jopt-simple", "5.0.4"),
+    *(Artifact(f"{_JACKSON}.core", f"jackson-{name}", "2.19.0") for name in ("core", "databind", "annotations")),
+    Artifact(f"{_JACKSON}.dataformat", "jackson-dataformat-csv", "2.19.0"),
+    Artifact(f"{_JACKSON}.datatype", "jackson-datatype-jdk8", "2.19.0"),
+    Artifact("com.google.re2j", "re2j", "1.8"),
+    Artifact("org.slf4j", "slf4j-api", "1.7.36"),
+    Artifact("org.slf4j", "slf4j-nop", "1.7.36"),
+)
 # A JVM need not come with a compiler; this one is a jar.
 _COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.42.0")
 
@@ -20,6 +34,33 @@ _COMPILER = Artifact("org.eclipse.jdt", "ecj", "3.42.0")
 def jars_of(name: str, *artifacts: Artifact) -> Path:
     """A folder with these, fetched once. The name has their versions in it: another name, another folder."""
     return cached(name, lambda folder: fetch(artifacts, folder))
+
+
+def tools_jars() -> Path:
+    """The folder with Kafka's own tools."""
+    return jars_of(f"kafka-tools-{KAFKA_VERSION}", *_TOOLS)
+
+
+def run_tool(jars: Path, tool: str, *words: str) -> str:
+    """What one of Kafka's own tools says."""
+    command = ["java", *JVM, "-cp", f"{jars}/*", f"org.apache.kafka.tools.{tool}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def read_by_java(bootstrap: str, topic: str, count: int) -> dict[int, list[tuple[int, bytes]]]:
+    """The first records of a topic as Kafka's own console consumer sees them, committed ones only: by partition,
+    offsets and values."""
+    words = ("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--max-messages", str(count))
+    shown = [word for each in ("partition", "offset") for word in ("--formatter-property", f"print.{each}=true")]
+    more = ("--isolation-level", "read_committed", "--timeout-ms", "60000")
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    for line in run_tool(tools_jars(), "consumer.ConsoleConsumer", *words, *more, *shown).splitlines():
+        partition, offset, value = line.split("\t")
+        place = (int(offset.removeprefix("Offset:")), value.encode())
+        found.setdefault(int(partition.removeprefix("Partition:")), []).append(place)
+    return found
 
 
 def compile_java(source: str, jars: Path, target: Path) -> Path:

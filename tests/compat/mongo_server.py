@@ -7,7 +7,7 @@ from typing import Any
 import pymongo
 
 from mainstem.admission.users import UserSettings
-from mainstem.app.config import Config, LogConfig, MongoConfig, PipelineConfig, ServerConfig
+from mainstem.app.config import Config, LogConfig, MongoConfig, PipelineConfig, QueryConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 
 Client = pymongo.MongoClient[dict[str, Any]]
@@ -30,6 +30,7 @@ class MongoServer(ServerProcess):
         pipeline: bool = False,
         users: dict[str, UserSettings] | None = None,
         tls: tuple[str, str] = ("", ""),
+        query: QueryConfig | None = None,
     ) -> None:
         self.port = free_port()
         config = Config(
@@ -38,6 +39,7 @@ class MongoServer(ServerProcess):
             pipeline=PipelineConfig(enabled=pipeline),
             mongo=MongoConfig(port=self.port, ttl_interval_s=0.5),
             users=users or {},
+            query=query or QueryConfig(),
         )
         super().__init__(data, config)
 

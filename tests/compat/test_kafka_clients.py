@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 import kafka
@@ -209,6 +218,19 @@ def test_more_partitions_are_there_once_they_are_told(server: KafkaServer) -> No
     assert [(error, message.partition(), message.offset()) for error, message in told] == [(None, 2, 0)]
 
 
+def test_tools_are_told_how_large_topics_are(server: KafkaServer) -> None:
+    produce(server, "sized", [b"v" * 1_000] * 10)
+    sizes = []
+    for wanted in (None, [{"topic": "sized", "partitions": [0, 7]}, {"topic": "nothing", "partitions": [0]}]):
+        with _connected(server) as plain:
+            plain.sendall(encode_request(35, 4, 1, {"topics": wanted}))
+            (folder,) = decode_response(35, 4, _answer(plain)).results
+        (parts,) = [each.partitions for each in folder.topics if each.name == "sized"]
+        sizes += [(each.partition_index, each.partition_size) for each in parts]
+    assert [number for number, _ in sizes] == [0, 0]
+    assert 10_000 < sizes[0][1] == sizes[1][1] < 20_000
+
+
 def test_malformed_requests_of_every_api_close_their_connection_and_no_other(server: KafkaServer) -> None:
     rng = random.Random(16)
     with _connected(server) as bystander:
@@ -253,6 +275,39 @@ async def test_a_long_poll_ends_when_a_record_comes(server: KafkaServer) -> None
     found = await asyncio.wait_for(waiting, 10)
     assert (found.value, time.monotonic() - began_s < 5) == (b"second", True)
     await consumer.stop()
+
+
+def test_fetch_sessions_are_refused_politely(server: KafkaServer) -> None:
+    """As by a broker that has no room for one more: a client then asks for everything each time."""
+    produce(server, "sessions", [b"v"])
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
+    wanted = {"max_bytes": 1_000_000, "topics": [{"topic": "sessions", "partitions": [part]}]}
+    with _connected(server) as plain:
+        # The first of a session: it is answered in full, and in none.
+        plain.sendall(encode_request(1, 12, 1, {**wanted, "session_id": 0, "session_epoch": 0}))
+        first = decode_response(1, 12, _answer(plain))
+        plain.sendall(encode_request(1, 12, 2, {"session_id": 7, "session_epoch": 1, "max_bytes": 1_000_000}))
+        later = decode_response(1, 12, _answer(plain))
+    assert (first.error_code.value, first.session_id) == (0, 0)
+    assert len(first.responses[0].partitions[0].records) > 60
+    assert (later.error_code.value, later.session_id, later.responses) == (70, 0, ())
+
+
+def test_times_are_the_producers_or_the_brokers(server: KafkaServer) -> None:
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    config = {"message.timestamp.type": "LogAppendTime"}
+    admin.create_topics([NewTopic("stamped", 1, config=config)])["stamped"].result(20)
+    for topic, kind in (("unstamped", TIMESTAMP_CREATE_TIME), ("stamped", TIMESTAMP_LOG_APPEND_TIME)):
+        began_ms = time.time_ns() // 1_000_000
+        producer = Producer({"bootstrap.servers": server.bootstrap})
+        told: list[Any] = []
+        producer.produce(topic, value=b"v", timestamp=1_234, on_delivery=lambda *both, told=told: told.append(both[1]))
+        assert producer.flush(20) == 0
+        found = consume(server, topic, 1)[0].timestamp()
+        assert found[0] == kind
+        # The producer is told the same time as consumers.
+        assert told[0].timestamp()[1] == found[1]
+        assert (found[1] == 1_234) if kind == TIMESTAMP_CREATE_TIME else (found[1] >= began_ms)
 
 
 async def test_a_tables_changes_are_a_topic(server: KafkaServer) -> None:
@@ -301,10 +356,11 @@ def test_versions_that_nobody_knows_are_answered_as_kafka_does(server: KafkaServ
         with _connected(server) as plain:
             plain.sendall(frame)
             assert plain.recv(10) == b""
-    assert len(consume(server, "middle", 1)) == 1
+    assert produce(server, "lives", [b"v"]) == [0]
 
 
 def test_connections_are_bounded_and_the_server_lives(server: KafkaServer) -> None:
+    produce(server, "bounded", [b"v"])
     opened: list[socket.socket] = []
     try:
         for _ in range(320):
@@ -317,7 +373,7 @@ def test_connections_are_bounded_and_the_server_lives(server: KafkaServer) -> No
     until_s = time.monotonic() + 20
     while time.monotonic() < until_s:
         try:
-            assert len(consume(server, "middle", 1)) == 1
+            assert len(consume(server, "bounded", 1)) == 1
             return
         except (KafkaException, AssertionError):
             continue

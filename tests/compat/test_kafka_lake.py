@@ -5,9 +5,11 @@ import json
 import time
 from typing import Any
 
+import deltalake
 import duckdb
+import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from mainstem.client import CdcClient, insert
@@ -88,12 +90,54 @@ async def test_what_is_past_its_retention_goes_from_the_table_too(server: KafkaS
     await asyncio.to_thread(send, server, "brief", [(None, b"old")] * 10)
     assert (await server.flush())["complete"]
     await eventually(lambda: rows(server, "brief", "count(*)") == [(0,)], 60)
+    assert offsets_before_they_went(server, "brief") == list(range(10))
     await asyncio.to_thread(send, server, "brief", [(None, b"new")])
     assert [each.offset() for each in await asyncio.to_thread(read, server, "brief", 1, 10)] == [10]
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "none"})
     low, high = await asyncio.to_thread(consumer.get_watermark_offsets, TopicPartition("brief", 0))
     consumer.close()
     assert high == 11 and low >= 10
+
+
+@pytest.mark.spark
+async def test_deleted_records_go_from_the_table_too(server: KafkaServer) -> None:
+    make(server, "cut-rows")
+    await asyncio.to_thread(send, server, "cut-rows", [(None, b"%d" % n) for n in range(10)])
+    assert (await server.flush())["complete"]
+    assert rows(server, "cut-rows", "count(*)") == [(10,)]
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    place = TopicPartition("cut-rows", 0, 10)
+    deleted = await asyncio.to_thread(lambda: admin.delete_records([place])[place].result(20))
+    assert deleted.low_watermark == 10
+    await eventually(lambda: rows(server, "cut-rows", "count(*)") == [(0,)], 60)
+    assert offsets_before_they_went(server, "cut-rows") == list(range(10))
+    await asyncio.to_thread(send, server, "cut-rows", [(None, b"new")])
+    assert (await server.flush())["complete"]
+    assert rows(server, "cut-rows", '"offset", value') == [(10, b"new")]
+    assert [each.offset() for each in await asyncio.to_thread(read, server, "cut-rows", 1, OFFSET_BEGINNING)] == [10]
+    # Who asks for one of them is told, and given nothing else instead.
+    with pytest.raises(KafkaException) as refused:
+        await asyncio.to_thread(poll_strictly, server, "cut-rows", 3)
+    assert refused.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
+
+
+def offsets_before_they_went(server: KafkaServer, table: str) -> list[int]:
+    """What time travel shows: the version before the one that let go of files."""
+    place = f"{server.data}/delta/kafka/{table}"
+    gone = next(each["version"] for each in deltalake.DeltaTable(place).history() if each["operation"] == "DELETE")
+    before = deltalake.DeltaTable(place, version=gone - 1).scan(columns=["offset"])
+    return sorted(pa.RecordBatchReader.from_stream(before).read_all()["offset"].to_pylist())
+
+
+def poll_strictly(server: KafkaServer, topic: str, offset: int) -> None:
+    """Read from an offset on, and from nowhere else where that is not there. Raises what the consumer is told."""
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": "none", "auto.offset.reset": "error"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    message = consumer.poll(30)
+    consumer.close()
+    if message is not None and message.error() is not None:
+        raise KafkaException(message.error())
 
 
 @pytest.mark.spark

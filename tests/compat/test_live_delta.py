@@ -1,9 +1,11 @@
 """A table in Delta's format, from a producer to readers that are not ours: acks, flush and status know of it too."""
 
+import os
 from typing import Any
 
 import deltalake
 import httpx
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -40,11 +42,24 @@ async def test_every_engine_reads_what_the_server_wrote(live_server: ServerProce
     await _is_shown(live_server)
     await _queries_answer(live_server)
     await _is_maintained(live_server)
+    await _driver_has_no_engine(live_server)
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as http:
         status = (await http.get("/status")).json()["tables"][f"default.{TABLE}"]
         listed = (await http.get("/v1/namespaces/default/generic-tables")).json()["identifiers"]
     assert (status["covered"], status["error"]) == (status["logged"], None)
     assert {"namespace": ["default"], "name": TABLE} in listed
+
+
+async def _driver_has_no_engine(server: ServerProcess) -> None:
+    """Rows are read by executors, of Delta too: the driver has not even loaded what could read them in its place."""
+    loaded = [{each.path for each in psutil.Process(pid).memory_maps()} for pid in (os.getpid(), await _driver(server))]
+    here, there = [[path for path in paths if "duckdb" in path] for paths in loaded]
+    assert here and not there
+
+
+async def _driver(server: ServerProcess) -> int:
+    pid: int = (await server.status())["pipeline"]["pid"]
+    return pid
 
 
 async def _is_shown(server: ServerProcess) -> None:

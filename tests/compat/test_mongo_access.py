@@ -77,6 +77,37 @@ def test_a_stream_of_everything_shows_only_what_one_may_see(server: MongoServer)
         assert next(stream)["documentKey"] == {"_id": "shown"}
 
 
+async def test_users_that_commands_make_outlive_a_kill(tmp_path: Path) -> None:
+    server = MongoServer(tmp_path / "data", users={"root": user(Role.ADMIN)})
+    async with server:
+        with connect(server, "root") as root:
+            root.zoo.command("createUser", "zoe", pwd=PASSWORD, roles=["readWrite"])
+            root.zoo.command("createUser", "tom", pwd=PASSWORD, roles=["read"])
+            root.zoo.command("dropUser", "tom")
+        server.kill()
+        await server.start()
+        with connect(server, "zoe") as zoe, connect(server, "root") as root:
+            zoe.zoo.a.insert_one({"_id": 1})
+            with pytest.raises(OperationFailure) as error:
+                zoe.other.a.find_one()
+            assert error.value.code == 13
+            root.zoo.command("updateUser", "zoe", pwd="another", roles=["read"])
+            assert zoe.zoo.a.find_one() == {"_id": 1}
+            with pytest.raises(OperationFailure) as error:
+                zoe.zoo.a.insert_one({"_id": 2})
+            assert error.value.code == 13
+            for name in ("zoe", "tom"):
+                with connect(server, name) as late, pytest.raises(OperationFailure) as error:
+                    late.zoo.a.find_one()
+                assert error.value.code == 18
+            with connect(server, "zoe", "another") as late:
+                assert late.zoo.a.find_one() == {"_id": 1}
+            root.zoo.command("dropUser", "zoe")
+            with pytest.raises(OperationFailure) as error:
+                zoe.zoo.a.find_one()
+            assert error.value.code == 13
+
+
 def test_tls_is_the_servers(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]

@@ -60,7 +60,9 @@ def pushes(client: Client, pipeline: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(told["pushDown"])
 
 
+# A busy machine takes minutes: every pipeline is answered from 20,000 documents as well.
 @pytest.mark.soak
+@pytest.mark.timeout(1_800)
 async def test_columns_answer_as_documents_do(tmp_path: Path) -> None:
     chance = random.Random(17)
     async with MongoServer(tmp_path / "data", pipeline=True) as server:

@@ -61,6 +61,15 @@ async def test_the_node_driver_mongoose_and_mongosh_work(tmp_path: Path) -> None
             "grouped": [{"_id": None, "n": 3}],
             "committed": {"_id": 3},
             "changed": {"y": 1},
+            "deleted": 1,
         },
-        "models": {"age": 4, "code": 11000},
+        "models": {
+            "age": 4,
+            "code": 11000,
+            "grouped": [{"_id": "tom", "n": 4}],
+            "failed": "given up",
+            "changed": "kit",
+            "deleted": 1,
+            "left": ["kit", "tom"],
+        },
     }

@@ -47,6 +47,14 @@ def test_a_driver_sees_a_replica_set_of_one(client: Client) -> None:
     assert client.server_info()["version"].startswith("7.")
 
 
+def test_messages_are_compressed_both_ways(server: MongoServer) -> None:
+    # The other compressors are modules that pymongo does not bring: `unit/wire/test_mongo_frames` has them.
+    with server.client(compressors="zlib") as client:
+        a = client.compressed.a
+        a.insert_many([{"_id": n, "x": "y" * 1000} for n in range(500)])
+        assert sum(len(each["x"]) for each in a.find()) == 500_000
+
+
 EVERY_TYPE = {
     "_id": ObjectId(),
     "int32": 1,
@@ -452,5 +460,7 @@ async def test_the_asynchronous_client_does_the_same(server: MongoServer) -> Non
         async with await a.watch() as stream, client.start_session() as session:
             async with await session.start_transaction():
                 await a.insert_one({"_id": "t"}, session=session)
+                await a.update_one({"_id": 2}, {"$inc": {"g": 5}}, session=session)
                 await a.delete_one({"_id": 1}, session=session)
-            assert [(await stream.next())["operationType"] for _ in range(2)] == ["insert", "delete"]
+            assert [(await stream.next())["operationType"] for _ in range(3)] == ["insert", "update", "delete"]
+        assert await a.distinct("g") == [0, 1, 5]

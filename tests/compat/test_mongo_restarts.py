@@ -14,7 +14,7 @@ import pytest
 from bson import Binary, Int64
 from pymongo.errors import DuplicateKeyError
 
-from mainstem.client.sync.http import HttpTransport
+from mainstem.client.sync.transports.http import HttpTransport
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPull, SyncPush
 from mainstem.wire.sync.identity import delta_id
 from tests.compat.mongo_server import MongoServer

@@ -21,9 +21,9 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.app.query import CatalogLake, open_queries
 from mainstem.catalog import Catalog, SqliteStore
-from mainstem.doors.catalog.door import catalog_router
+from mainstem.doors.catalog.door import CatalogDoor, catalog_router
 from mainstem.query.engine import EngineSettings
-from mainstem.query.sandbox import SandboxSettings
+from mainstem.query.sandbox.session import SandboxSettings
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 7 = 3"
 ROWS = 2_000
@@ -51,7 +51,7 @@ class Server:
         )
         queries = open_queries(CatalogLake(self.catalog), settings)
         self.engine = queries.engine
-        app = Litestar([catalog_router(self.catalog), queries.router])
+        app = Litestar([catalog_router(CatalogDoor(self.catalog)), queries.router])
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
         await self.server.serve(sockets=[self._socket])
         await self.engine.close()

@@ -77,8 +77,14 @@ def test_the_thin_client_sends_changes_without_the_server(
     assert said.startswith("durable at (")
 
 
-def test_the_server_s_wheel_starts_a_server(wheels: Path, tmp_path: Path) -> None:
-    python = environment(tmp_path / "whole", *wheels.glob("*.whl"))
+@pytest.fixture(scope="module")
+def whole(wheels: Path) -> Path:
+    """The Python of an environment with both wheels."""
+    return environment(wheels / "whole", *wheels.glob("*.whl"))
+
+
+def test_the_server_s_wheel_starts_a_server(whole: Path, tmp_path: Path) -> None:
+    python = whole
     command = python.with_name("mainstem")
     assert "mainstem, version" in run(command, "--version", cwd=tmp_path)
     printed = run(command, "config", cwd=tmp_path)
@@ -95,6 +101,13 @@ def test_the_server_s_wheel_starts_a_server(wheels: Path, tmp_path: Path) -> Non
         finally:
             serving.terminate()
     assert serving.returncode == 0
+
+
+def test_a_stranger_comes_from_the_wheels_to_an_answer_in_sql(wheels: Path, whole: Path) -> None:
+    """The way alone, with warm caches; `make stranger` holds it to three minutes, and begins with empty ones."""
+    script = ROOT / "tests" / "compat" / "stranger.py"
+    said = run(sys.executable, script, wheels, "--warm", "--python", whole, "--seconds", "280")
+    assert "SQL: " in said
 
 
 def address_of(serving: "subprocess.Popen[bytes]", data: Path) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from mainstem.catalog import Catalog, Committed, SqliteStore, Store
-from mainstem.catalog.postgres_store import PostgresStore
+from mainstem.catalog.stores.postgres import PostgresStore
 from mainstem.doors.catalog.door import Answer, Asked, respond
 from mainstem.runtime.clock import ManualClock
 from mainstem.wire.iceberg_rest import route
@@ -84,7 +84,8 @@ def catalog_client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[C
     """A client of an empty catalog."""
     store = open_store(request.param, tmp_path)
     heard: list[Committed] = []
-    catalog = Catalog(store=store, warehouse=str(tmp_path / "warehouse"), clock=ManualClock(), on_commit=heard.append)
+    catalog = Catalog(store=store, warehouse=str(tmp_path / "warehouse"), clock=ManualClock())
+    catalog.on_commit(heard.append)
     yield Client(catalog, heard)
     catalog.close()
 

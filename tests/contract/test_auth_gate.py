@@ -296,6 +296,22 @@ async def test_tenants_have_sources_of_their_own(secured: tuple[Gateway, str]) -
         assert not (await receipt.durable()).duplicate
 
 
+async def test_a_tenant_may_be_called_as_a_door_is_and_one_of_some_tables_uses_up_no_numbers_of_others(
+    secured: tuple[Gateway, str],
+) -> None:
+    _, ws_url = secured
+    tenants: dict[str, dict[str, Any]] = {
+        "default.t": {},
+        "kafka.t": {"namespace": "kafka"},
+        "http.t": {"namespace": "http"},
+        "default.mine": {"namespace": "*", "tables": ["mine"]},
+    }
+    for table, claims in tenants.items():
+        async with CdcClient(ws_url, source="db", token=token("writer", **claims)) as client:
+            receipt = await client.send([insert(table, "1", {"a": 1})])
+            assert (receipt.sequence, (await receipt.durable()).duplicate) == (1, False), table
+
+
 async def test_a_reader_cannot_open_the_producers_door(secured: tuple[Gateway, str]) -> None:
     _, ws_url = secured
     with pytest.raises(websockets.WebSocketException):

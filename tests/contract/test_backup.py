@@ -14,11 +14,12 @@ from pyiceberg.catalog import load_catalog
 from mainstem.app.cli.main import main
 from mainstem.app.folder.backing_up import LIST
 from mainstem.app.gateway import Gateway
-from mainstem.catalog import GenericTable, NewView, TableIdent, avro
+from mainstem.catalog import GenericTable, NewTable, NewView, TableIdent, avro
 from mainstem.client import CdcClient, connect_duckdb, insert
 from mainstem.model import Corrupt, Invalid
 from tests.contract.catalog_client import SCHEMA
 from tests.harness.inprocess import CONFIG, gateway_on_socket
+from tests.harness.seeds import soak_seeds
 
 ROWS = [(n, f"n{n}") for n in range(1_000) if n % 3]
 
@@ -141,6 +142,47 @@ async def test_a_folder_by_another_name_is_the_same_folder(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to(tmp_path / "data")
     async with gateway_on_socket(tmp_path / "link") as (_, url):
         assert await rows(url) == ROWS
+
+
+async def test_a_folder_that_was_also_started_through_a_link_takes_its_copys_tables_nowhere(tmp_path: Path) -> None:
+    """Tables that were made through the link are named by it. A copy that moves one name alone writes into them."""
+    original, link, copy = tmp_path / "data", tmp_path / "link", tmp_path / "copy"
+    await fill(original)
+    link.symlink_to(original)
+    async with gateway_on_socket(link) as (gateway, _):
+        gateway.catalog.create_namespace(("linked",), {})
+        gateway.catalog.create_table(("linked",), "by_link", NewTable(SCHEMA))
+        made = gateway.catalog.load_table(TableIdent(("linked",), "by_link")).stored.document["location"]
+        assert made.startswith(f"{link}/")
+    shutil.copytree(original, copy)
+    before = tree(original)
+    with pytest.raises(Invalid, match=f"mainstem relocate --data {copy}"):
+        await Gateway.open(CONFIG, copy)
+    assert (await asyncio.to_thread(command, "relocate", "--data", copy)).exit_code == 0
+    async with gateway_on_socket(copy) as (gateway, url):
+        document = gateway.catalog.load_table(TableIdent(("linked",), "by_link")).stored.document
+        assert document["location"].startswith(f"{copy}/"), document["location"]
+        assert await rows(url) == ROWS
+    assert tree(original) == before
+    # The link leads to the copy now: what is named by it is the copy's.
+    link.unlink()
+    link.symlink_to(copy)
+    with pytest.raises(Invalid, match=f"moved or copied from {link}"):
+        await Gateway.open(CONFIG, original)
+
+
+async def test_a_copy_whose_warehouse_is_a_link_to_the_originals_is_refused(tmp_path: Path) -> None:
+    original, copy = tmp_path / "data", tmp_path / "copy"
+    await fill(original)
+    (original / "warehouse").rename(tmp_path / "large-disk")
+    (original / "warehouse").symlink_to(tmp_path / "large-disk")
+    shutil.copytree(original, copy, symlinks=True)
+    refused = await asyncio.to_thread(command, "relocate", "--data", copy)
+    assert refused.exit_code == 1 and "is a link to that of" in refused.output.replace("\n", " ")
+    # A folder that was moved is nobody else's.
+    shutil.rmtree(copy)
+    original.rename(copy)
+    assert (await asyncio.to_thread(command, "relocate", "--data", copy)).exit_code == 0
 
 
 async def test_views_move_too(tmp_path: Path) -> None:
@@ -276,6 +318,6 @@ async def test_folders_that_wander(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", soak_seeds(100, 10))
 async def test_folders_that_wander_for_long(tmp_path: Path, seed: int) -> None:
     await _random_lives(tmp_path, seed, steps=40)

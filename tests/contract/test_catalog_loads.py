@@ -11,10 +11,10 @@ import pytest
 from litestar import Litestar, get
 
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.catalog.access import Access, Grant
-from mainstem.catalog.pointer_cache import PointerCache
-from mainstem.catalog.store import Pointer
-from mainstem.catalog.tokens import Tokens
+from mainstem.catalog.access.clients import Access, Grant
+from mainstem.catalog.access.tokens import Tokens
+from mainstem.catalog.stores.pointer_cache import PointerCache
+from mainstem.catalog.stores.store import Pointer
 from mainstem.doors.catalog.answers import Asked
 from mainstem.doors.catalog.door import CatalogDoor, before
 from mainstem.doors.catalog.loads import Line, Loads

@@ -7,8 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from mainstem.catalog import TableIdent, postgres_store, sqlite_store
-from mainstem.catalog.store import Kind, Pointer, Store
+from mainstem.catalog import TableIdent
+from mainstem.catalog.stores import postgres as postgres_store
+from mainstem.catalog.stores import sqlite as sqlite_store
+from mainstem.catalog.stores.store import Kind, Pointer, Store
 from mainstem.model import UNNAMED, Corrupt, LogPosition
 from tests.contract.catalog_client import new_database
 

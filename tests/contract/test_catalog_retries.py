@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from mainstem.catalog import SqliteStore
-from mainstem.catalog.sql_store import MARK_AGE_MS_MAX
-from mainstem.catalog.store import Mark, Store, Swap
+from mainstem.catalog.stores.sql import MARK_AGE_MS_MAX
+from mainstem.catalog.stores.store import Mark, Store, Swap
 from mainstem.model import OutcomeUnknown
 from tests.contract.catalog_client import SCHEMA, Client, catalog_client, make_table
 

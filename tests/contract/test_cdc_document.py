@@ -44,7 +44,8 @@ def test_the_bounds_are_the_ones_in_force() -> None:
     assert settings.refusals_free_max == 128
     assert (settings.flushes_max, limits.source_length_max, cdc.KEY_LENGTH_MAX) == (4, 256, 1024)
     assert (dedup.recent_max, dedup.recent_min, dedup.recent_total_max // dedup.recent_max) == (4_096, 64, 256)
-    assert (dedup.intervals_max, dedup.sources_max, dedup.idle_ms) == (1_024, 100_000, 5 * 60_000)
+    assert (dedup.intervals_max, dedup.intervals_min, dedup.intervals_total_max) == (65_536, 1_024, 1 << 20)
+    assert (dedup.sources_max, dedup.idle_ms) == (100_000, 5 * 60_000)
 
 
 def test_the_limits_of_rate_are_the_ones_in_force() -> None:

@@ -107,7 +107,7 @@ async def test_a_bound_that_is_lowered_holds_for_the_next_one_who_comes(tmp_path
         await (await client.send([insert("t", "1", {"a": 1})])).durable()
         small = {"flushThresholdBytes": 1, "maxBufferSize": 1}
         assert (await http.patch("/v1/config", json=small)).status_code == 200
-        assert gateway.utilization() == 1.0
+        assert gateway.carried.utilization() == 1.0
 
 
 async def test_only_an_admin_of_everything_changes_and_is_named(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_they_are_counted_listed_mended_and_replayed_once(live_server: Ser
     rows = read_state(lake, table).items()
     shown = {key: (str(row["price"]), row["note"], row.get("extra")) for key, row in rows}
     assert shown == {"a": ("1.50", None, None), "b": ("5.00", None, None), "c": ("7.00", "newer", "e")}
-    assert read(lake, "count(*)", f"{table}_history").fetchall() == [(4,)], "each replay is one change of the history"
+    assert read(lake, "count(*)", f"{table}_history")[1] == [(4,)], "each replay is one change of the history"
 
 
 async def test_nobody_replays_what_it_may_not_write(tmp_path: Path) -> None:

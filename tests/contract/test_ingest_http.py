@@ -166,6 +166,7 @@ def test_refusals_name_the_row(server: ServerProcess) -> None:
     refused(send("shop/declared", json, b'{"a":1}'), 400, "'b'")
     refused(send("shop/t?mode=append&key=id", json, b'{"id":1}'), 400, "both")
     refused(send("shop/t_history?key=id", json, b'{"id":1}'), 400, "reserved")
+    refused(send("shop/t?key=id&mod=append", json, b'{"id":1}'), 400, "unknown parameter", "mod")
     refused(send("shop/t?key=id", "application/xml", b"<x/>"), 415, "Content-Type")
     refused(send("shop/t?key=id", json, b" " * (1 << 20) + b"{}"), 413, "bytes")
     refused(send("shop/t?mode=append", LINES, b"{}\n" * 1_001), 413, "events")
@@ -185,7 +186,8 @@ def test_a_compressed_stream_is_refused_before_it_is_opened(server: ServerProces
 def test_a_broken_stream_never_reaches_the_log(server: ServerProcess) -> None:
     """Every byte of a stream broken once: refused, or rows that can be read; never a crash."""
     from mainstem.model import Invalid
-    from mainstem.wire.rows_arrow import batches_of, check_arrow, json_texts
+    from mainstem.wire.rows_arrow import batches_of, check_arrow
+    from mainstem.wire.rows_arrow_values import json_texts
 
     whole = stream_of(pa.table({"id": [1, 2, 3], "s": ["a", "bb", None]}))
     for place in range(len(whole)):

@@ -1,5 +1,6 @@
 """Types change midway, columns come and go, keys are of either kind: the table keeps every value, in either format."""
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from functools import partial
@@ -75,6 +76,18 @@ async def test_large_integers_survive_a_column_that_turns_to_double(table: Table
     values = {key: row["v"] for key, row in large.rows().items()}
     assert int(values["1"]) == number
     assert float(values["2"]) == 0.5
+
+
+async def test_texts_that_are_times_are_instants_until_another_text_comes(table: Table) -> None:
+    times = table("times")
+    await times.send([times.insert("a", {"at": "2026-01-31T23:59:59.5+02:00", "on": "2026-01-31T00:00:00Z"})])
+    assert times.rows()["a"]["at"] == dt.datetime(2026, 1, 31, 21, 59, 59, 500_000, dt.UTC)
+    await times.send([times.insert("b", {"at": None, "on": "tomorrow"})])
+    found = times.rows()
+    assert found["a"]["at"] == dt.datetime(2026, 1, 31, 21, 59, 59, 500_000, dt.UTC) and found["b"]["at"] is None
+    assert (
+        found["b"]["on"] == "tomorrow" and found["a"]["on"].startswith("2026-01-31") and not times.has("_dead_letters")
+    )
 
 
 async def test_columns_appear_and_vanish(table: Table) -> None:

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from mainstem.app.cli.main import main
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
+from mainstem.client.direct import load_direct
+from mainstem.client.loading import Target
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +43,25 @@ def test_a_folder_is_loaded_once_however_often(server: ServerProcess, tmp_path: 
         assert durable(server) - before == 120_004
 
 
+def test_a_load_by_spark_says_that_there_is_no_spark(server: ServerProcess) -> None:
+    place = server.data / "load"
+    place.mkdir()
+    (place / "a.csv").write_text("id\n1\n")
+    told = next(load_direct(str(place), Target(server.url, "shop.direct", key=("id",))))
+    assert told.what == "waits for Spark, which is off"
+
+
 def test_what_is_wrong_is_said_in_one_line(server: ServerProcess, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("id,x\n1,2\n3\n")
     (tmp_path / "array.json").write_text('[{"id": 1}]')
     (tmp_path / "note.txt").write_text("x")
-    for name, words in (("bad.csv", "bad.csv"), ("array.json", "object per line"), ("note.txt", "can be loaded")):
+    (tmp_path / "nokey.jsonl").write_text('{"id": 1}\n{"price": 2}\n')
+    for name, words in (
+        ("bad.csv", "bad.csv"),
+        ("array.json", "object per line"),
+        ("note.txt", "can be loaded"),
+        ("nokey.jsonl", "nokey.jsonl"),
+    ):
         given = ["load", str(tmp_path / name), "--table", "shop.bad", "--key", "id", "--url", server.url]
         done = CliRunner().invoke(main, given)
         assert done.exit_code == 1 and words in done.output.replace("\n", ""), done.output

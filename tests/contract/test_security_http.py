@@ -23,7 +23,7 @@ from mainstem.admission.keys import new_secret, secret_key, sign
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.gateway import Gateway
 from mainstem.app.process import ServerProcess
-from mainstem.client.sync.websocket import close_error
+from mainstem.client.sync.transports.websocket import close_error
 from mainstem.model import Denied
 from mainstem.runtime.children import python_module
 from mainstem.runtime.clock import SystemClock
@@ -597,8 +597,8 @@ async def test_a_head_without_end_is_refused(tmp_path: Path) -> None:
 
 
 CHILDREN = [
-    "mainstem.query.worker",
-    "mainstem.log.sealer",
+    "mainstem.query.sandbox.worker",
+    "mainstem.log.seal.sealer",
     "mainstem.app.spark.pipeline",
     "mainstem.pipeline.session.archiving",
 ]

@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import pytest
 
+from mainstem.catalog.access.sts import policy
 from mainstem.catalog.settings import CatalogSettings
-from mainstem.catalog.sts import policy
 from mainstem.runtime.clock import SystemClock
 from mainstem.wire.sigv4 import Keys, sign
 from tests.contract.auth_tokens import SECURED, bearer, token

@@ -14,12 +14,15 @@ import pytest
 from litestar.routes import WebSocketRoute
 
 from mainstem.app.gateway import Gateway
+from mainstem.wire.reports import BreakerStatus, MicroBatchStatus, PassStatus, PipelineReport
 from tests.contract.auth_tokens import SECURED, bearer, token
 from tests.contract.test_auth_gate import SCHEMA, every_request, http_url
 from tests.contract.test_security_http import handshake
 from tests.harness.inprocess import gateway_on_socket
 
-ANY, READER, WRITER, ADMIN, EVERYTHING = "any", "reader", "writer", "admin", "everything"
+ANY, READER, WRITER, ADMIN = "any", "reader", "writer", "admin"
+# Figures of all tables together, for who may see every one; and what changes the server.
+OVERALL, EVERYTHING = "overall", "everything"
 # By what a route asks for, the tokens that get past the door; all others get 403, and no token 401. Weak ones come
 # first: what the strong ones may do, they do.
 TOKENS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
@@ -28,9 +31,9 @@ TOKENS: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "writer of sales": ({"role": "writer", "namespace": "sales"}, frozenset({ANY, READER, WRITER})),
     "admin of sales": ({"role": "admin", "namespace": "sales"}, frozenset({ANY, READER, WRITER, ADMIN})),
     "admin of a table": ({"role": "admin", "tables": ["orders"]}, frozenset({ANY, READER, WRITER, ADMIN})),
-    "reader": ({"role": "reader"}, frozenset({ANY, READER})),
-    "writer": ({"role": "writer"}, frozenset({ANY, READER, WRITER})),
-    "admin": ({"role": "admin"}, frozenset({ANY, READER, WRITER, ADMIN, EVERYTHING})),
+    "reader": ({"role": "reader"}, frozenset({ANY, READER, OVERALL})),
+    "writer": ({"role": "writer"}, frozenset({ANY, READER, OVERALL, WRITER})),
+    "admin": ({"role": "admin"}, frozenset({ANY, READER, OVERALL, WRITER, ADMIN, EVERYTHING})),
 }
 ROUTES = {
     ANY: """
@@ -62,6 +65,8 @@ ROUTES = {
         GET /schema/path
         GET /v1/namespaces
         GET /v1/clients
+    """,
+    OVERALL: """
         GET /v1/charts
     """,
     WRITER: """
@@ -82,6 +87,7 @@ ROUTES = {
         DELETE /v1/compaction/jobs/job_id
     """,
     EVERYTHING: """
+        POST /v1/loads
         POST /v1/pipeline/report
         GET /v1/config/server
         PATCH /v1/config
@@ -288,3 +294,31 @@ async def test_an_event_is_stored_in_the_table_that_was_asked_about(secured: tup
             headers = bearer(token(role="writer", namespace=namespace))
             answer = await http.post("/v1/debezium", params={"key": "id"}, json=event, headers=headers)
             assert answer.status_code == code, answer.text
+
+
+async def test_figures_of_all_tables_together_are_not_for_a_token_with_bounds(secured: tuple[Gateway, str]) -> None:
+    """Their growth is the traffic of others. What a token with bounds is told, it is told of its own tables."""
+    gateway, ws_url = secured
+    of_all = PipelineReport(
+        state="running",
+        breaker=BreakerStatus(state="open", error="hr.plans: no answer"),
+        passes=[PassStatus(batch="1")],
+        totals={"rows_in": 5},
+        micro_batches=[MicroBatchStatus(batch="1")],
+        steps={"addBatch": 0.5},
+    )
+    gateway.carried.report(of_all)
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(ws_url)) as http:
+        for name, (claims, _) in TOKENS.items():
+            if name == "client":
+                continue
+            headers = bearer(token(**claims))
+            writes, clients = [
+                (await http.get(f"/v1/{each}", headers=headers)).json() for each in ("write-stats", "clients")
+            ]
+            pipeline = (await http.get("/status", headers=headers)).json()["pipeline"]
+            told = [writes["segments"], writes["segmentBytes"], clients["cdcConnections"], clients["syncConnections"]]
+            assert all((each is None) == (name in BOUND) for each in told), name
+            told = [pipeline[each] for each in ("passes", "microBatches", "totals", "steps")]
+            told.append(pipeline["circuitBreaker"]["error"])
+            assert all((not each) == (name in BOUND) for each in told), (name, told)

@@ -91,3 +91,36 @@ async def test_a_schema_is_declared_in_the_lake_or_refused(tmp_path: Path) -> No
             assert {name: kind.replace(" ", "") for name, kind in types.items()} == expected
             # A table that was only declared keeps nobody from going back to the beginning.
             assert (await client.get("/sync/g/pull")).status_code == 200
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_a_type_that_a_row_on_its_way_does_not_have_is_not_declared(tmp_path: Path, sealed: bool) -> None:
+    """A client may have the row already, and it would be a dead letter of the table. By both ways to declare a type."""
+    async with gateway_on_socket(tmp_path, gateway_config=CONFIG) as (gateway, url):
+        base = url.replace("ws://", "http://").removesuffix("/ws")
+        json = {"content-type": "application/json"}
+        async with httpx.AsyncClient(base_url=base, headers=PROTOBUF, timeout=60) as client:
+
+            async def put(**columns: str) -> int:
+                place = "/v1/namespaces/g/tables/notes/schemas"
+                return (await client.put(place, json={"columns": columns}, headers=json)).status_code
+
+            async def declare(**kinds: str) -> int:
+                columns = [{"name": name, "type": kind} for name, kind in kinds.items()]
+                body = {"table": "notes", "columns": columns}
+                return (await client.post("/admin/schema/g", json=body, headers=json)).status_code
+
+            for column, value in [("n", b'"seven"'), ("m", b"7"), ("day", b'"2024-02-29"')]:
+                assert (await client.post("/sync/g/push", content=push_of(column, value))).status_code == 200
+            if sealed:
+                await gateway._log.flush()
+            shown = sync.decode_response((await client.get("/sync/g/pull")).content)
+            assert len(shown.deltas) == 3
+            assert [await put(n="long"), await declare(n="number", m="number")] == [400, 422]
+            # Another table's rows, and another column, are no reason; and nothing was declared before.
+            assert [await put(m="long", other="long"), await put(m="long")] == [200, 200]
+            assert await declare(n="string", m="number", more="boolean") == 204
+            # What does not fit is refused from here on, and declaring it again is no change.
+            assert (await client.post("/sync/g/push", content=push_of("m", b'"seven"'))).status_code == 422
+            assert [await put(m="long"), await declare(n="string", m="number", more="boolean")] == [200, 204]
+            assert len(sync.decode_response((await client.get("/sync/g/pull")).content).deltas) == 3

@@ -42,12 +42,13 @@ class World(Protocol):
 
 
 class IcebergWorld:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, version: int = 2) -> None:
         self.log: Log = bench
         self._bench = bench
+        self._version = version
 
     def carry(self, **settings: Any) -> int:
-        return self._bench.catch_up(settings=TableSettings.from_document(settings))
+        return self._bench.catch_up(settings=TableSettings.from_document({"format_version": self._version, **settings}))
 
     def rows(self, table: str) -> Rows:
         return self._bench.rows(table)
@@ -82,8 +83,11 @@ class DeltaWorld:
 
 # Iceberg on S3 has its own tests with a whole server; here it runs on demand.
 @pytest.fixture(
-    params=["iceberg on disk", "delta on disk", "delta on s3", pytest.param("iceberg on s3", marks=pytest.mark.soak)]
-)
+    params=[
+        "iceberg on disk", "iceberg version 3 on disk", "delta on disk", "delta on s3",
+        pytest.param("iceberg on s3", marks=pytest.mark.soak),
+    ]
+)  # fmt: skip
 def world(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> World:
     namespace = f"f_{tmp_path.name}".lower()[:60]
     bench = Bench(spark, tmp_path / "segments", namespace)
@@ -92,7 +96,7 @@ def world(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
             bench.lake = Lake(spark, request.getfixturevalue("iceberg_on_s3"))
             bench.commits = IcebergCommits(bench.lake)
             bench.store = request.getfixturevalue("s3_server").io()
-        return IcebergWorld(bench)
+        return IcebergWorld(bench, 3 if "version 3" in request.param else 2)
     if request.param.endswith("disk"):
         return DeltaWorld(bench, create_storage(str(tmp_path / "lake")))
     server = request.getfixturevalue("s3_server")

@@ -10,8 +10,8 @@ import psycopg
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 from mainstem.catalog import TableIdent
-from mainstem.catalog.postgres_watch import PAYLOAD_BYTES_MAX, parse, payload
 from mainstem.catalog.settings import CatalogSettings
+from mainstem.catalog.stores.postgres_watch import PAYLOAD_BYTES_MAX, parse, payload
 from mainstem.client import CdcClient, insert
 from tests.contract.catalog_client import SCHEMA, new_database
 

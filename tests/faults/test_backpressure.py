@@ -52,7 +52,7 @@ class Engine:
 
 async def until(gateway: Gateway, low: float, high: float) -> None:
     async with asyncio.timeout(60):
-        while not low <= gateway.utilization() <= high:
+        while not low <= gateway.carried.utilization() <= high:
             await asyncio.sleep(0.02)
 
 
@@ -90,7 +90,7 @@ async def test_a_producer_that_obeys_loses_nothing_and_it_ends_by_itself(tmp_pat
         async with Wire(url) as wire:
             ack = await wire.ask(offer("low", 2))
             assert (ack["status"], "suggestedDelayMs" in ack["details"]) == ("ok", False)
-        assert gateway.utilization() < 1.0
+        assert gateway.carried.utilization() < 1.0
         print(f"refused meanwhile: {dict(nacks)}")
         await gateway.flush(0.1)
     files = str(tmp_path / "log" / "segments" / "*.parquet")

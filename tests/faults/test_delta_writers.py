@@ -16,6 +16,7 @@ import pytest
 
 from mainstem.client.delta import DeltaTable, create_storage
 from tests.harness.seaweed import ACCESS_KEY, REGION, SECRET_KEY
+from tests.harness.seeds import soak_seed
 
 WRITERS = 16
 Place = dict[str, Any]
@@ -43,7 +44,7 @@ def run(place: Place, folder: Path, *, rounds: int, kills: int, vectors: bool) -
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.faults.test_delta_writers"])
     told = [folder / f"told-{writer}" for writer in range(WRITERS)]
-    rng = random.Random(7)
+    rng = random.Random(soak_seed(7))
 
     def start(writer: int, life: int) -> Any:
         process = context.Process(target=work, args=(place, writer, life, rounds, str(told[writer])))

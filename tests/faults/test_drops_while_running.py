@@ -11,6 +11,7 @@ import pytest
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, connect_duckdb
+from tests.harness.seeds import soak_seeds
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -64,7 +65,7 @@ async def test_every_drop_is_followed_by_a_flush_that_completes(live_server: Ser
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", soak_seeds(0, 3))
 async def test_tables_that_are_dropped_for_long(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     chosen = [((), False), *((tables, purge) for tables in DROPS for purge in (True, False))]

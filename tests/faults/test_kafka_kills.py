@@ -1,6 +1,8 @@
-"""The server is killed under idempotent producers: every acknowledged record is there once, in order."""
+"""The server is killed under idempotent producers: every acknowledged record is there once, in order, for librdkafka,
+for Kafka's own Java consumer, and for DuckDB on the table."""
 
 import asyncio
+import os
 import random
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.compat.kafka_jars import read_by_java
 from tests.harness.kafka import KafkaServer
 
 PARTITIONS = 3
@@ -49,8 +52,20 @@ class Writer(threading.Thread):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [1])
-async def test_every_acknowledged_record_is_there_once(tmp_path: Path, seed: int) -> None:
+async def test_every_acknowledged_record_is_there_once(tmp_path: Path) -> None:
+    await soak(tmp_path, seed=1, kills=4)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+async def test_every_acknowledged_record_is_there_once_over_many_kills(tmp_path: Path) -> None:
+    seed, kills = int(os.environ.get("SEED", "1")), int(os.environ.get("KILLS", "200")) // 10 + 1
+    await soak(tmp_path, seed=seed, kills=kills)
+
+
+async def soak(tmp_path: Path, *, seed: int, kills: int) -> None:
+    print(f"{seed=} {kills=}")
     rng = random.Random(seed)
     async with KafkaServer(tmp_path, pipeline=True, log={"segment_retention_s": 0.0}, tail_bytes_max=1 << 20) as server:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
@@ -58,7 +73,7 @@ async def test_every_acknowledged_record_is_there_once(tmp_path: Path, seed: int
         writers = [Writer(server.bootstrap, partition) for partition in range(PARTITIONS)]
         for writer in writers:
             writer.start()
-        for _ in range(4):
+        for _ in range(kills):
             await asyncio.sleep(rng.uniform(0.5, 2.5))
             server.kill()
             await server.start()
@@ -69,6 +84,8 @@ async def test_every_acknowledged_record_is_there_once(tmp_path: Path, seed: int
             await asyncio.to_thread(writer.join)
         assert min(len(writer.acked) for writer in writers) > 200
         found = {writer.partition: await asyncio.to_thread(_read, server, writer) for writer in writers}
+        total = sum(writer.sent for writer in writers)
+        by_java = await asyncio.to_thread(read_by_java, server.bootstrap, "counted", total)
         assert (await server.flush())["complete"]
         table = duckdb.sql(
             f"SELECT partition, \"offset\", value FROM delta_scan('{tmp_path}/delta/kafka/counted') ORDER BY 1, 2"
@@ -78,6 +95,7 @@ async def test_every_acknowledged_record_is_there_once(tmp_path: Path, seed: int
         # Everything was acknowledged in the end, so it is all there: once, in order, without a gap.
         assert writer.acked == expected
         assert found[writer.partition] == expected
+        assert [(offset, int(value)) for offset, value in by_java[writer.partition]] == expected
         assert [(offset, int(value)) for own, offset, value in table if own == writer.partition] == expected
 
 

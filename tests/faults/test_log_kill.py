@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstem.log import Log
-from mainstem.log.sealing import SealerProcesses
+from mainstem.log.seal.children import SealerProcesses
 from mainstem.model.errors import Overloaded
 from tests.unit.log.log_fixtures import Diary, InlineSealer, batch, quiet
 
@@ -111,7 +111,7 @@ def test_the_sealer_does_not_outlive_a_killed_gateway(tmp_path: Path) -> None:
         while len(children) < 2 and time.monotonic() < deadline_s:
             gateway.stdout.readline()
             children = psutil.Process(gateway.pid).children(recursive=True)
-        assert all("mainstem.log.sealer" in child.cmdline() for child in children) and children
+        assert all("mainstem.log.seal.sealer" in child.cmdline() for child in children) and children
         gateway.kill()
     gone, alive = psutil.wait_procs(children, timeout=60)
     assert gone and not alive

@@ -33,11 +33,15 @@ class Load:
         self.counted = [0] * CLIENTS
         # Whether the outcome of an increment is not known: the counter may be one higher.
         self.unknown = [0] * CLIENTS
+        # Sums that a reader saw while transfers were under way.
+        self.seen: set[int] = set()
+        self.reads = 0
         self._seed = seed
 
     def start(self) -> list[threading.Thread]:
         threads = [threading.Thread(target=self._write, args=(number,)) for number in range(CLIENTS)]
         threads += [threading.Thread(target=self._transfer, args=(number,)) for number in range(2)]
+        threads.append(threading.Thread(target=self._read))
         for thread in threads:
             thread.start()
         return threads
@@ -75,6 +79,18 @@ class Load:
             except PyMongoError:
                 pass
 
+    def _read(self) -> None:
+        accounts = self.client.kills.accounts
+        while not self.stop.is_set():
+            try:
+                with self.client.start_session() as session, session.start_transaction():
+                    # Two commands, each of which reads a half.
+                    halves = [list(accounts.find({"_id": {"$mod": [2, odd]}}, session=session)) for odd in (0, 1)]
+                    self.seen.add(sum(each["n"] for half in halves for each in half))
+                    self.reads += 1
+            except PyMongoError:
+                pass
+
     def judge(self) -> None:
         """Compare what is there with what was acknowledged; nobody writes meanwhile."""
         database = self.client.kills
@@ -86,14 +102,24 @@ class Load:
             low, high = self.counted[number], self.counted[number] + self.unknown[number]
             assert low <= counters.get(number, 0) <= high, f"counted twice or not at all. seed={self._seed}"
         assert sum(each["n"] for each in database.accounts.find()) == TOTAL, f"half a transaction. seed={self._seed}"
+        assert self.seen <= {TOTAL}, f"a reader saw half a transaction. seed={self._seed} got={self.seen}"
 
 
 @pytest.mark.spark
 async def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", "1"))
-    kills = int(os.environ.get("KILLS", "4"))
+    await killed(tmp_path, seed=1, kills=4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7_200)
+async def test_many_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    await killed(tmp_path, seed=int(os.environ.get("SEED", "2")), kills=int(os.environ.get("KILLS", "40")))
+
+
+async def killed(folder: Path, *, seed: int, kills: int) -> None:
+    """Kill a server so many times under load, and judge after each."""
     chance = random.Random(seed)
-    server = MongoServer(tmp_path / "data", pipeline=True)
+    server = MongoServer(folder / "data", pipeline=True)
     await server.start()
     load = Load(server.mongo_url, seed)
     try:
@@ -114,6 +140,7 @@ async def test_kills_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
             for thread in threads:
                 await asyncio.to_thread(thread.join)
             await asyncio.to_thread(load.judge)
+        assert load.reads > kills
         assert (await server.flush())["complete"]
         documents = list(load.client.kills.documents.find())
         rows = duckdb.sql(f"SELECT _id, n FROM delta_scan('{server.data}/delta/kills/documents')").fetchall()

@@ -22,6 +22,7 @@ from mainstem.model.batch import BatchHeader
 from mainstem.model.errors import Overloaded
 from mainstem.runtime.clock import SystemClock
 from tests.harness.memory_lake import MemoryLake
+from tests.harness.seeds import soak_seeds
 from tests.unit.log.log_fixtures import InlineSealer, batch, quiet
 
 FAILING = OSError(errno.EIO, os.strerror(errno.EIO))
@@ -218,6 +219,6 @@ async def test_the_order_of_each_source_outlives_failing_fsyncs(tmp_path: Path, 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 200))
+@pytest.mark.parametrize("seed", soak_seeds(100, 100))
 async def test_the_order_of_each_source_outlives_failing_fsyncs_for_long(tmp_path: Path, seed: int) -> None:
     await _run(tmp_path, seed, count=1_000)

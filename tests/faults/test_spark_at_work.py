@@ -4,6 +4,7 @@ What is counted here is written by Spark, by the catalog and by Parquet's writer
 of itself, so a way around the executors would be seen.
 """
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
@@ -52,6 +53,23 @@ def addresses_of_java(gateway: int) -> set[str]:
     return {address.removeprefix("::ffff:") for address in found}
 
 
+async def until_running(server: ServerProcess) -> None:
+    """Wait for the stream. What is there before it begins is caught up without a micro-batch."""
+    async with asyncio.timeout(240):
+        while (await server.status())["pipeline"]["state"] != "running":
+            await asyncio.sleep(0.1)
+
+
+async def told_of_all(server: ServerProcess) -> dict[str, float]:
+    """The totals of `/status`, once Spark's own progress has counted every change that was sent."""
+    async with asyncio.timeout(60):
+        while True:
+            totals: dict[str, float] = (await server.status())["pipeline"]["totals"]
+            if totals["rows_in"] >= CHANGES:
+                return totals
+            await asyncio.sleep(0.1)
+
+
 class EventLog:
     """What Spark wrote down of one application."""
 
@@ -93,6 +111,7 @@ async def test_every_row_goes_through_the_executors(tmp_path: Path) -> None:
     shop = Shop(11)
     config = Config(server=ServerConfig(port=0), pipeline=logging_to(tmp_path / "events"))
     async with ServerProcess(tmp_path / "data", config) as server:
+        await until_running(server)
         async with CdcClient(server.ws_url, source="shop") as client:
             for events in shop.batches(CHANGES, BATCH):
                 receipt = await client.send(events)
@@ -100,6 +119,11 @@ async def test_every_row_goes_through_the_executors(tmp_path: Path) -> None:
         flushed = await server.flush(timeout_s=240)
         assert flushed["complete"], flushed
         assert_tables_hold(server.url, shop)
+        # Spark tells of a micro-batch when it is over, a moment after its rows are in the tables.
+        told = await told_of_all(server)
+        pipeline = (await server.status())["pipeline"]
+        passes, driver = pipeline["passes"], psutil.Process(pipeline["pid"])
+        assert not [each.path for each in driver.memory_maps() if "duckdb" in each.path]
         application = on_page(config.pipeline.ui_port)
         assert addresses_of_java(server.pid) == {"127.0.0.1"}
         catalog = RestCatalog("judge", uri=server.url)
@@ -132,6 +156,10 @@ async def test_every_row_goes_through_the_executors(tmp_path: Path) -> None:
     assert listed.items() <= files.items()
     segments = {path for path in files if path.parent.name == "segments"}
     assert sum(rows for path, rows in files.items() if path not in segments) == added
+    assert told["rows_written"] == added, told
+    # What waited when Spark had started came as a micro-batch, too: each change once, and by no other way.
+    assert told["rows_read"] == CHANGES, told
+    assert all(each["batch"].isdigit() for each in passes) and len(passes) == told["passes"], passes
     assert sum(rows for path, rows in files.items() if path in segments) == CHANGES
     history = [table.metadata.current_snapshot() for name, table in tables.items() if name.endswith("_history")]
     assert sum(int(each.summary["total-records"]) for each in history if each and each.summary) == CHANGES

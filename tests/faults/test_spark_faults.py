@@ -1,20 +1,21 @@
-"""Python workers and drivers are killed in the middle of passes, while a reader looks: it never sees a batch in part.
+"""Python workers, drivers and the gateway with all of them are killed in passes, while a reader looks: it never sees a
+batch in part.
 
 Every batch has an order and its lines, and raises the version of both. So an order of some version without lines of at
 least that version, a line without its order, or a row without its history is a micro-batch that was seen in part.
-DuckDB reads; which tables it reads first changes from look to look.
+DuckDB reads; which tables it reads first changes from look to look. What is there in the end is judged by DuckDB and by
+a Spark of the test's own.
 """
 
 import asyncio
 import os
 import random
 import signal
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -22,7 +23,12 @@ from pyiceberg.catalog.rest import RestCatalog
 
 from mainstem.app.config import Config, LogConfig, ServerConfig
 from mainstem.app.process import ServerProcess
-from mainstem.client import CdcClient, Receipt, connect_duckdb
+from mainstem.client import CdcClient, Receipt
+from tests.harness.judge import BySpark, Lake, read
+from tests.harness.reader import Read, Reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CONFIG = Config(server=ServerConfig(port=0), log=LogConfig(flush_events=400, flush_interval_s=0.3, flush_age_s=0.3))
 ORDERS, LINES = 40, 3
@@ -82,83 +88,47 @@ class Producer:
         self.unsettled -= 1
 
 
-class Reader:
-    """Looks at the tables again and again in a thread of its own, and keeps what it saw in part."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reader")
-        self.looks = 0
-        self.rows = 0
-        self.seen_in_part: list[str] = []
-        self.failure: BaseException | None = None
-
-    def __enter__(self) -> "Reader":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                for look in (self._orders_first, self._lines_first, self._states_first, self._histories_first):
-                    look()
-                    self.looks += 1
-        except BaseException as error:
-            self.failure = error
-
-    def _read(self, columns: str, table: str) -> list[tuple[Any, ...]]:
-        """On a connection of its own: nothing of an earlier look is remembered."""
-        with connect_duckdb(self._url) as connection:
-            found = connection.execute(f"SELECT {columns} FROM lake.default.{table}").fetchall()
-        self.rows += len(found)
-        return found
-
-    def _orders_first(self) -> None:
-        orders = self._read("id, version", "orders")
-        lines = dict(self._read("id, version", "lines"))
-        for order, version in orders:
-            for line in range(LINES):
-                if lines.get(f"{order}-{line}", 0) < version:
-                    self.seen_in_part.append(f"order {order} at {version}, its line {line} not")
-
-    def _lines_first(self) -> None:
-        lines = self._read('id, "order", version', "lines")
-        orders = dict(self._read("id, version", "orders"))
-        for line, order, version in lines:
-            if orders.get(order, 0) < version:
-                self.seen_in_part.append(f"line {line} at {version}, its order not")
-
-    def _states_first(self) -> None:
-        for table in ("orders", "lines"):
-            rows = self._read("_key, _position", table)
-            known = set(self._read("_key, _position", f"{table}_history"))
-            for row in rows:
-                if row not in known:
-                    self.seen_in_part.append(f"{table} {row} without its history")
-
-    def _histories_first(self) -> None:
-        for table in ("orders", "lines"):
-            known = self._read("_key, max(_position)", f"{table}_history GROUP BY _key")
-            rows = dict(self._read("_key, _position", table))
-            for key, position in known:
-                if rows.get(key, 0) < position:
-                    self.seen_in_part.append(f"{table} {key}: its history is at {position}, its row is not")
+def orders_first(read: Read) -> Iterator[str]:
+    orders = read("id, version", "orders")
+    lines: dict[str, int] = dict(read("id, version", "lines"))
+    for order, version in orders:
+        for line in range(LINES):
+            if lines.get(f"{order}-{line}", 0) < version:
+                yield f"order {order} at {version}, its line {line} not"
 
 
-def assert_all_is_there_once(url: str, orders: Orders) -> None:
-    with connect_duckdb(url) as connection:
-        found = connection.execute("SELECT id, version FROM lake.default.orders").fetchall()
-        lines = connection.execute("SELECT id, version FROM lake.default.lines").fetchall()
-        seen = [
-            sequence
-            for table in ("orders", "lines")
-            for (sequence,) in connection.execute(f"SELECT _sequence FROM lake.default.{table}_history").fetchall()
-        ]
+def lines_first(read: Read) -> Iterator[str]:
+    lines = read('id, "order", version', "lines")
+    orders: dict[str, int] = dict(read("id, version", "orders"))
+    for line, order, version in lines:
+        if orders.get(order, 0) < version:
+            yield f"line {line} at {version}, its order not"
+
+
+def states_first(read: Read) -> Iterator[str]:
+    for table in ("orders", "lines"):
+        rows = read("_key, _position", table)
+        known = set(read("_key, _position", f"{table}_history"))
+        for row in rows:
+            if row not in known:
+                yield f"{table} {row} without its history"
+
+
+def histories_first(read: Read) -> Iterator[str]:
+    for table in ("orders", "lines"):
+        known = read("_key, max(_position)", f"{table}_history GROUP BY _key")
+        rows: dict[str, int] = dict(read("_key, _position", table))
+        for key, position in known:
+            if rows.get(key, 0) < position:
+                yield f"{table} {key}: its history is at {position}, its row is not"
+
+
+LOOKS = (orders_first, lines_first, states_first, histories_first)
+
+
+def assert_all_is_there_once(lake: Lake, orders: Orders) -> None:
+    found, lines = [read(lake, "id, version", table)[1] for table in ("orders", "lines")]
+    seen = [sequence for table in ("orders", "lines") for (sequence,) in read(lake, "_sequence", f"{table}_history")[1]]
     assert len(found) == len(dict(found)) and dict(found) == orders.versions
     assert len(lines) == len(dict(lines))
     assert dict(lines) == {f"{key}-{line}": at for key, at in orders.versions.items() for line in range(LINES)}
@@ -207,24 +177,30 @@ def _parent(process: psutil.Process) -> int | None:
     return None
 
 
-async def _run(folder: Path, seed: int, kill: Callable[[ServerProcess, random.Random], Any]) -> None:
+async def _run(
+    folder: Path,
+    spark: "SparkSession",
+    seed: int,
+    kill: Callable[[ServerProcess, random.Random], Any],
+    *,
+    may_be_away: bool = False,
+) -> None:
     orders, draw = Orders(seed), random.Random(seed)
     async with ServerProcess(folder, CONFIG) as server, asyncio.TaskGroup() as tasks:
         producer = Producer(server.ws_url, orders)
         sending = tasks.create_task(producer.run())
         # From then on there is something to be seen, and nothing may keep a reader from it.
         await _until_it_commits(server)
-        with Reader(server.url) as reader:
+        with Reader(server.url, LOOKS, may_be_away=may_be_away) as reader:
             await kill(server, draw)
             producer.stop()
             await sending
             assert producer.unsettled == 0
             flushed = await server.flush(timeout_s=240)
             assert flushed["complete"], flushed
-        assert reader.failure is None, reader.failure
-        assert reader.looks >= 8 and reader.rows > 0
-        assert not reader.seen_in_part, reader.seen_in_part[:10]
-        assert_all_is_there_once(server.url, orders)
+        reader.assert_saw_all(8)
+        for lake in (server.url, BySpark(spark, server.url)):
+            assert_all_is_there_once(lake, orders)
 
 
 async def _kill_workers(server: ServerProcess, draw: random.Random, kills: int) -> None:
@@ -248,8 +224,8 @@ async def _kill_workers(server: ServerProcess, draw: random.Random, kills: int) 
 
 
 @pytest.mark.timeout(900)
-async def test_python_workers_killed_in_passes(tmp_path: Path) -> None:
-    await _run(tmp_path, 1, lambda server, draw: _kill_workers(server, draw, 8))
+async def test_python_workers_killed_in_passes(tmp_path: Path, spark: "SparkSession") -> None:
+    await _run(tmp_path, spark, 1, lambda server, draw: _kill_workers(server, draw, 8))
 
 
 class FileWatch:
@@ -302,19 +278,35 @@ async def _kill_drivers(server: ServerProcess, draw: random.Random, wanted: int)
 
 
 @pytest.mark.timeout(900)
-async def test_driver_killed_between_the_tasks_and_the_commit(tmp_path: Path) -> None:
-    await _run(tmp_path, 2, lambda server, draw: _kill_drivers(server, draw, 2))
+async def test_driver_killed_between_the_tasks_and_the_commit(tmp_path: Path, spark: "SparkSession") -> None:
+    await _run(tmp_path, spark, 2, lambda server, draw: _kill_drivers(server, draw, 2))
+
+
+async def _kill_everything(server: ServerProcess, draw: random.Random, kills: int) -> None:
+    """SIGKILL the gateway, and with it its catalog, the driver and the executors, while micro-batches are committed."""
+    for _ in range(kills):
+        await _until_it_commits(server)
+        await asyncio.sleep(draw.uniform(0.0, 0.8))
+        server.kill()
+        await server.start()
+    await _until_it_commits(server)
+
+
+@pytest.mark.timeout(900)
+async def test_the_gateway_is_killed_with_its_catalog_and_spark(tmp_path: Path, spark: "SparkSession") -> None:
+    await _run(tmp_path, spark, 3, lambda server, draw: _kill_everything(server, draw, 2), may_be_away=True)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-async def test_any_number_of_kills_of_workers_and_drivers(tmp_path: Path) -> None:
+async def test_any_number_of_kills_of_workers_and_drivers(tmp_path: Path, spark: "SparkSession") -> None:
     seed, kills = int(os.environ.get("SEED", "1")), int(os.environ.get("KILLS", "40"))
 
     async def both(server: ServerProcess, draw: random.Random) -> None:
         for _ in range(max(1, kills // 10)):
             await _kill_workers(server, draw, 8)
             await _kill_drivers(server, draw, 2)
+            await _kill_everything(server, draw, 1)
 
     print(f"seed {seed}, {kills} kills")
-    await _run(tmp_path, seed, both)
+    await _run(tmp_path, spark, seed, both, may_be_away=True)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from mainstem.wire.sync import RowDelta
+from tests.harness.seeds import soak_seed
 from tests.harness.sync_dirty import DirtyServer, judge_tables
 from tests.harness.sync_judge import judge
 from tests.harness.sync_ruled import RuledServer, judge_views
@@ -22,7 +23,7 @@ from tests.harness.sync_server import RealServer
 from tests.harness.sync_world import World
 
 STEPS = 250
-SEED = int(os.environ.get("SIM_SEED", "1"))
+SEED = int(os.environ.get("SIM_SEED", soak_seed()))
 RUNS = int(os.environ.get("SIM_RUNS", "45"))
 RUNS_RULED = int(os.environ.get("SIM_RUNS_RULED", "10"))
 RUNS_DIRTY = int(os.environ.get("SIM_RUNS_DIRTY", "12"))

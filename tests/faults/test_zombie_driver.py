@@ -1,13 +1,14 @@
 """A driver that was thought dead runs the same micro-batches as the one in its place, on one catalog, at the same time.
 
-Nothing is lost, nothing counts twice, and what neither of both committed is in no table: judged by DuckDB.
+Nothing is lost, nothing counts twice, and what neither of both committed is in no table: judged by DuckDB and by Spark.
 """
 
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -25,6 +26,7 @@ from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.source.segments import SegmentFolder, tables_of
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import DEFAULT_SETTINGS
+from tests.harness.seeds import soak_seed
 from tests.unit.pipeline.conftest import Bench
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -99,13 +101,21 @@ def _run(bench: Bench, batches: int, seed: int) -> dict[str, dict[str, int]]:
 
 def _judge(bench: Bench, url: str, expected: dict[str, dict[str, int]]) -> None:
     with connect_duckdb(url) as duck:
-        positions: list[int] = []
-        for table, wanted in expected.items():
-            found = duck.execute(f"SELECT _key, n FROM lake.{bench.namespace}.{table}").fetchall()
-            assert len(found) == len(dict(found)), f"{table}: {len(found) - len(dict(found))} keys stand twice"
-            assert dict(found) == wanted
-            history = duck.execute(f"SELECT _position FROM lake.{bench.namespace}.{table}_history").fetchall()
-            positions += [position for (position,) in history]
+        _assert_all_is_there_once(bench, expected, lambda sql: duck.execute(sql.format("lake")).fetchall())
+    _assert_all_is_there_once(
+        bench, expected, lambda sql: [tuple(row) for row in bench.spark.sql(sql.format(CATALOG)).collect()]
+    )
+
+
+def _assert_all_is_there_once(
+    bench: Bench, expected: dict[str, dict[str, int]], read: Callable[[str], list[tuple[Any, ...]]]
+) -> None:
+    positions: list[int] = []
+    for table, wanted in expected.items():
+        found = read(f"SELECT _key, n FROM {{}}.{bench.namespace}.{table}")
+        assert len(found) == len(dict(found)), f"{table}: {len(found) - len(dict(found))} keys stand twice"
+        assert dict(found) == wanted
+        positions += [position for (position,) in read(f"SELECT _position FROM {{}}.{bench.namespace}.{table}_history")]
     assert sorted(positions) == list(range(1, bench.position + 1))
 
 
@@ -135,5 +145,5 @@ def test_two_drivers_on_one_catalog(bench: Bench, catalog: str) -> None:
 
 @pytest.mark.soak
 def test_two_drivers_for_long(bench: Bench, catalog: str) -> None:
-    expected = _run(bench, batches=100, seed=4)
+    expected = _run(bench, batches=100, seed=soak_seed(4))
     _judge(bench, catalog, expected)

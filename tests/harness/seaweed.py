@@ -94,7 +94,7 @@ class S3Server:
                 [
                     _binary(), "server", "-s3", f"-s3.config={config}", f"-s3.iam.config={tokens}",
                     f"-dir={self._folder}", "-ip=127.0.0.1",
-                    "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=100", "-s3.port.iceberg=0",
+                    "-ip.bind=127.0.0.1", "-master.volumeSizeLimitMB=64", "-volume.max=1000", "-s3.port.iceberg=0",
                     "-s3.port.lance=0", "-master.telemetry=false", f"-filer.localSocket={self._folder}/filer.sock",
                     f"-s3.localSocket={self._folder}/s3.sock",
                     *(f"{name}={port}" for name, port in ports.items()),

@@ -9,10 +9,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
 import pyspark
 
 from mainstem.app.process import reserve_port
@@ -92,6 +94,14 @@ class SparkCluster:
         _kill(self.workers[number])
         shutil.rmtree(self._local(f"worker-{number}"), ignore_errors=True)
 
+    def kill_executor(self, number: int) -> None:
+        """SIGKILL to a worker's executor alone, and its Python workers. The worker starts another one."""
+        worker = self.workers[number % len(self.workers)]
+        for child in psutil.Process(worker.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline()):
+                    child.kill()
+
     def _local(self, name: str) -> Path:
         return self._folder / f"local-{name}"
 
@@ -162,10 +172,13 @@ class EventLog:
         self.seen += found
         return found
 
-    def shuffled(self) -> dict[str, int]:
-        """The rows that tasks took out of a shuffle, by executor: what the tasks of passes are given to write."""
+    def shuffled(self, *, in_arrow: bool = False) -> dict[str, int]:
+        """The rows that tasks took out of a shuffle, by executor; of those tasks alone that write them, in Arrow."""
         rows: dict[str, int] = {}
+        writing = {event["Stage Info"]["Stage ID"] for event in self.seen if _maps_in_arrow(event)}
         for event in self.seen:
+            if in_arrow and event.get("Stage ID") not in writing:
+                continue
             if event["Event"] == "SparkListenerTaskEnd" and event["Task End Reason"]["Reason"] == "Success":
                 read = event["Task Metrics"]["Shuffle Read Metrics"]["Total Records Read"]
                 executor = event["Task Info"]["Executor ID"]
@@ -177,3 +190,11 @@ class EventLog:
         ends = [event for event in self.seen if event["Event"] == "SparkListenerTaskEnd"]
         reasons = [event["Task End Reason"]["Reason"] for event in ends]
         return [reason for reason in reasons if reason != "Success"]
+
+
+def _maps_in_arrow(event: dict[str, Any]) -> bool:
+    """Whether a stage has ended in which Python workers are given rows as Arrow."""
+    if event["Event"] != "SparkListenerStageCompleted":
+        return False
+    scopes = [json.loads(rdd.get("Scope", "{}")).get("name", "") for rdd in event["Stage Info"]["RDD Info"]]
+    return any(name.startswith("MapInArrow") for name in scopes)

@@ -21,23 +21,25 @@ import pyarrow.parquet as pq
 from mainstem.client.sync.replica import RowKey
 from mainstem.feeds.checkpoints import Checkpoint, pieces_of
 from mainstem.feeds.cold import ColdFeed, History
-from mainstem.feeds.declared import Declared
+from mainstem.feeds.declared import Begin, Begun, Declared
 from mainstem.feeds.entries import Entry
 from mainstem.feeds.feeds import Feeds
 from mainstem.feeds.fitting import Columns
 from mainstem.feeds.seen import SeenDeltas
-from mainstem.feeds.tap import Tap
 from mainstem.log import Log
-from mainstem.log.expand import Expander
+from mainstem.log.seal.expand import Expander
+from mainstem.log.tap import Tap
 from mainstem.model.batch import Batch, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.checksum import crc32
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import EMPTY, Cell, Row, Stamp, join
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.pipeline.upkeep.checkpoints import split_rows
 from mainstem.runtime.clock import ManualClock
+from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Names
+from mainstem.tables.settings import Format, TableSettings
 from mainstem.tables.types import LONG
 from mainstem.wire.sync import RowDelta, SyncPull, SyncResponse, decode_response
 from tests.harness.sync_server import FEED_SETTINGS, GATEWAY, NoHistory, RealServer, merged
@@ -45,6 +47,9 @@ from tests.harness.sync_world import TABLES, World
 
 SOURCE = SourceId("cdc")
 DECLARED: dict[str, Columns] = {table: {"size": LONG} for table in TABLES}
+# The tables are in Delta, and have all the columns that they can have.
+DELTA = TableSettings(format=Format.DELTA)
+COLUMNS = ("title", "size", "done", "rank", *(f"c{number}" for number in range(TABLE_COLUMNS_MAX - 4)))
 # One feed has room: whoever asks for another one evicts it.
 SETTINGS = replace(FEED_SETTINGS, gateways_max=1)
 DIRTY_BATCHES = 0.3
@@ -77,6 +82,8 @@ DEAD = (
     '"operation":"update","after":{"title":@,"size":7.5}',
     '"operation":"update","after":{"title":@,"size":99999999999999999999}',
     '"operation":"insert","after":{"title":@,"rank":1e999}',
+    '"operation":"insert","after":{"title":@,"one too many":1}',
+    '"operation":"update","after":{"Title":@}',
     '"operation":"\u0131nsert","after":{"title":@}',
     '"operation":"upsert","after":{"title":@}',
 )
@@ -110,6 +117,9 @@ class Declaring:
 
     def forget(self) -> None:
         self._known = None
+
+    def begin_of(self, namespace: str, /) -> Begin:
+        return lambda _: Begun(Names(COLUMNS, DELTA), NOWHERE)
 
 
 class GatedCold(ColdFeed):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem.client.sync.replica import RowKey, delta_row
-from mainstem.feeds.checkpoints import Checkpoints
+from mainstem.feeds.checkpoints import Checkpoints, HistoryTable
 from mainstem.feeds.feeds import PULL_MAX
 from mainstem.feeds.rules import EVERYTHING, RULES_COLUMN, Rules, View, read_rules
 from mainstem.feeds.schemas import Schemas
@@ -56,7 +56,7 @@ def claims_of(client: str) -> dict[str, Any]:
 class NoTables:
     """Checkpoints are made by the world itself."""
 
-    async def histories(self, namespace: str) -> Mapping[str, str | None]:
+    async def histories(self, namespace: str) -> Mapping[str, HistoryTable]:
         return {}
 
 

@@ -14,16 +14,16 @@ from typing import Any, Self
 
 from mainstem.admission import Dedup, Gate, Intake
 from mainstem.client.sync import ClockDrift, CursorExpired, Refused
-from mainstem.client.sync.memory_gateway import deltas_of
 from mainstem.client.sync.replica import RowKey, delta_row
+from mainstem.client.sync.transports.memory_gateway import deltas_of
 from mainstem.feeds.entries import StoredChange
 from mainstem.feeds.feeds import Feeds, FeedSettings
 from mainstem.feeds.pushes import Pushes
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.seen import Identified, SeenDeltas
-from mainstem.feeds.tap import Tap
 from mainstem.log import Log
 from mainstem.log.disk import Buffer, OsDisk
+from mainstem.log.tap import Tap
 from mainstem.model.errors import Invalid, MainstemError
 from mainstem.model.merge import EMPTY, Row, join
 from mainstem.model.position import LogPosition
@@ -132,7 +132,16 @@ class NoHistory:
         raise AssertionError(f"a pull from {after} went to the tables of {namespace}")
 
     async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
-        raise AssertionError(f"the index was looked for in the tables up to {through}")
+        assert through == 0, f"the index was looked for in the tables up to {through}"
+        yield []
+
+    async def has_others(self, namespace: str) -> bool:
+        return False
+
+    async def lost_since(self, namespace: str, position: LogPosition) -> bool:
+        return False
+
+    async def others(self, namespace: str) -> AsyncIterator[list[StoredChange]]:
         yield []
 
 
@@ -250,7 +259,7 @@ class RealServer:
     async def _rest(self) -> None:
         """Wait for what the log does by itself, so that a seed replays."""
         log = self._log
-        while log._unsealed or log._keeper.due_in_s() is not None or log._keeper._storing.locked():
+        while log._shelf.unsealed or log._keeper.due_in_s() is not None or log._keeper._storing.locked():
             await asyncio.sleep(0.0005)
 
     async def _reopen(self, image: Path) -> None:

@@ -19,7 +19,7 @@ from mainstem.client.sync import LocalDB, SyncCoordinator, Table, Unreachable
 from mainstem.client.sync.replica import RowKey
 from mainstem.client.sync.status import Phase
 from mainstem.client.sync.store import Store, Transaction
-from mainstem.client.sync.transport import LiveListener
+from mainstem.client.sync.transports.transport import LiveListener
 from mainstem.model.errors import MainstemError
 from mainstem.model.merge import Row
 from mainstem.runtime.clock import ManualClock

@@ -9,7 +9,7 @@ from mainstem.admission.limits import Limits, OutOfSequence, TooLarge
 from mainstem.admission.pressure import Pressure
 from mainstem.admission.principal import ANYONE, Principal, Role
 from mainstem.admission.rates import Meter, RateExceeded, Rates, RateSettings, RateView
-from mainstem.admission.users import Users, UserSettings
+from mainstem.admission.users import MadeUser, Users, UserSettings
 
 __all__ = [
     "ANYONE",
@@ -23,6 +23,7 @@ __all__ = [
     "Gate",
     "Intake",
     "Limits",
+    "MadeUser",
     "Meter",
     "OutOfSequence",
     "Pressure",

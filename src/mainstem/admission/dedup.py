@@ -25,6 +25,8 @@ from mainstem.runtime.clock import Clock
 
 _VERSION = 1
 _RETRY_AFTER_S = 5.0
+# The bound of intervals in states that do not say whether any were blurred.
+_INTERVALS_ONCE = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,10 @@ class DedupSettings:
     sources_max: int = 100_000
     # A source that sent something within this time is never forgotten: its retries may be under way.
     idle_ms: int = 300_000
-    intervals_max: int = 1_024
+    # Gaps between a source's sequences, shared as the newest batches below are.
+    intervals_max: int = 65_536
+    intervals_total_max: int = 1 << 20
+    intervals_min: int = 1_024
     recent_max: int = 4_096
     # With many sources each gets an equal share of this, and at least `recent_min`.
     recent_total_max: int = 1 << 20
@@ -196,7 +201,7 @@ class Dedup:
     def lowest(self, source: SourceId) -> int:
         """The lowest durable sequence of a source; 0 where there is none below."""
         known = self._sources.get(source)
-        return min(0, known.sequences.intervals[0][0]) if known and known.sequences else 0
+        return min(0, known.sequences.lowest or 0) if known else 0
 
     def settle(self, source: SourceId, watermark: LogPosition) -> bool:
         """The tables cover the log up to `watermark`: whether more of this source's batches are in them now."""
@@ -228,9 +233,9 @@ class Dedup:
         # Taken out and put back: the dict's order is the order in which sources were heard last.
         source = self._sources.pop(header.source, None)
         if source is None:
-            source = _Source(SequenceSet(self._settings.intervals_max), RecentBatches(), Unpersisted(), 0)
+            source = _Source(SequenceSet(), RecentBatches(), Unpersisted(), 0)
         self._sources[header.source] = source
-        source.sequences.add(header.sequence)
+        source.sequences.add(header.sequence, self._intervals_max())
         source.recent.add(header.sequence, header.fingerprint, self._recent_max())
         source.unpersisted.add(header.sequence, header.last)
         source.seen_ms = header.arrival_ms
@@ -242,6 +247,9 @@ class Dedup:
         for name, source in self._sources.items():
             if source.stored is None:
                 blurred = source.sequences.blurred
+                if blurred is None and len(source.sequences) >= _INTERVALS_ONCE:
+                    # Nothing of it is blurred, which has to be said of a set of this size.
+                    blurred = (source.sequences.lowest or 0) - 1
                 fields = (
                     name,
                     *source.sequences.intervals,
@@ -275,11 +283,11 @@ class Dedup:
         if len(stored.starts) != len(stored.ends):
             raise ValueError(f"intervals. expected={len(stored.starts)} got={len(stored.ends)}")
         blurred = stored.blurred
-        if blurred is None and len(stored.starts) >= self._settings.intervals_max:
+        if blurred is None and len(stored.starts) >= _INTERVALS_ONCE:
             # Perhaps written before this was kept: a set at its bound may have a gap that counts as seen.
             blurred = stored.ends[0]
         return _Source(
-            SequenceSet(self._settings.intervals_max, stored.starts, stored.ends, blurred),
+            SequenceSet(stored.starts, stored.ends, blurred),
             RecentBatches.load(stored.recent_sequences, stored.recent_fingerprints),
             Unpersisted(stored.unpersisted),
             stored.seen_ms,
@@ -289,6 +297,11 @@ class Dedup:
         settings = self._settings
         share = settings.recent_total_max // max(1, len(self._sources))
         return min(settings.recent_max, max(settings.recent_min, share))
+
+    def _intervals_max(self) -> int:
+        settings = self._settings
+        share = settings.intervals_total_max // max(1, len(self._sources))
+        return min(settings.intervals_max, max(settings.intervals_min, share))
 
     def _make_room(self) -> None:
         if len(self._sources) < self._settings.sources_max:

@@ -9,18 +9,16 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from mainstem.admission.dedup import Dedup, Seen
-from mainstem.admission.keyed import KEYED_SOURCES
 from mainstem.admission.limits import Limits
 from mainstem.admission.pressure import Pressure
 from mainstem.admission.principal import ANYONE, Principal
 from mainstem.admission.rates import Rates
+from mainstem.admission.sources import RESERVED_SOURCES
 from mainstem.model.batch import Admitted, Batch, Encoding
 from mainstem.model.errors import Invalid
-from mainstem.model.names import RULES_TABLE, TableName, parse_table_name
+from mainstem.model.names import TableName, parse_table_name, refuse_rules
 from mainstem.runtime.clock import SystemClock
 
-# Sources of the doors that make up their own: two batches with one source and sequence would be one to dedup.
-RESERVED_SOURCES = ("kafka/", "mongo/", "dead-letters/", *KEYED_SOURCES)
 # The forms whose source the client names.
 BY_CLIENTS = frozenset((Encoding.CDC_JSON, Encoding.CDC_JSON_OF_SHARD, Encoding.DELTAS))
 # What dedup keeps of a fingerprint.
@@ -81,9 +79,7 @@ class Gate:
         return tables
 
     def _parse(self, name: str) -> TableName:
-        parsed = parse_table_name(name)
-        if parsed.table == RULES_TABLE:
-            raise Invalid(f"table name is reserved for the rules of a sync gateway. got={name!r}")
+        parsed = refuse_rules(parse_table_name(name))
         if len(self._names) >= self.limits.names_cached_max:
             self._names.clear()
         self._names[name] = parsed

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from mainstem.admission.gate import Duplicate, Gate
 from mainstem.admission.limits import OutOfSequence
-from mainstem.admission.turns import Turns, TurnSettings
+from mainstem.admission.turns import SourceTurns, TurnSettings
 from mainstem.model.batch import Admitted, Batch
 from mainstem.model.change import SourceId
 from mainstem.model.position import LogPosition
@@ -65,7 +65,7 @@ class Intake:
 
     def __init__(self, gate: Gate, appender: Appender, turns: TurnSettings | None = None) -> None:
         self.gate = gate
-        self._turns: Turns[Appended] = Turns(appender.append, turns)
+        self._turns: SourceTurns[Appended] = SourceTurns(appender.append, turns)
         self._under_way: dict[tuple[str, int], Ticket] = {}
 
     def take(self, batch: Batch) -> Ticket:
@@ -119,5 +119,5 @@ class Intake:
         # A retry of a failed batch may have taken its place before this was called.
         if self._under_way.get(place) is ticket:
             del self._under_way[place]
-        # Asking marks the exception as seen: whoever sent the batch may be gone.
+        # Asking marks the exception as seen: the sender of the batch may be gone.
         _ = ticket.failed

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from mainstem.admission.sources import own_sources
 from mainstem.model.errors import Denied
-from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX, TableName
+from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX, RULES_TABLE, TableName, describes_collections
 
 
 class Role(StrEnum):
@@ -73,23 +74,25 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         return any(fnmatchcase(table, own) or fnmatchcase(f"{name.namespace}.{table}", own) for own in self.tables)
 
     def may_write(self, name: TableName) -> bool:
-        """Whether it may change the table."""
-        return self.has(Role.WRITER) and self.may_read(name)
+        """Whether it may change the table. Who sees which rows of a sync gateway is its admin's to say, and what there
+        is in MongoDB's databases nobody's who is bound to some of them."""
+        if describes_collections(name) and not (self.is_unbounded and self.has(Role.ADMIN)):
+            return False
+        is_rules = name.logical.table == RULES_TABLE
+        return self.has(Role.ADMIN if is_rules else Role.WRITER) and self.may_read(name)
 
     def check_write(self, names: Iterable[TableName]) -> None:
         """Refuse what it may not change, at the first such table."""
-        if self.is_unbounded and self.has(Role.WRITER):
+        if self.is_unbounded and self.has(Role.ADMIN):
             return
         for name in names:
             if not self.may_write(name):
                 raise Denied(f"the token does not let {self.sub!r:.100} write this table. got={name}")
 
     def source(self, name: str) -> str:
-        """The source that a name means. Whoever is bound to namespaces has sources of its own: it can neither use up
-        the numbers of somebody else's source nor ask how far that is."""
-        if self.namespaces is None:
-            return name
-        return f"{'+'.join(self.namespaces)}/{name}"
+        """The source that a name means. Who is bound to namespaces or tables has sources of its own: it can neither
+        use up the numbers of somebody else's source nor ask how far that is."""
+        return own_sources(self.namespaces, self.tables) + name
 
 
 # Everybody, where no token is asked for.

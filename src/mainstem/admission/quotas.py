@@ -1,6 +1,6 @@
 """How much somebody may send and fetch over time, where a protocol can answer "later" instead of "no".
 
-Whoever is past a quota is served, and told how long to be silent; the door hears nothing from that connection until
+A principal past its quota is served, and told how long to be silent; the door hears nothing from that connection until
 then. So nothing is refused, and over time nobody gets more than its quota. Kept by principal, in bounded memory.
 """
 
@@ -42,7 +42,7 @@ class QuotaSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class QuotasSettings(QuotaSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`[kafka.quotas]`: how much each principal may send and fetch. Whoever is past one is slowed down. 0: no bound."""
+    """`[kafka.quotas]`: how much each principal may send and fetch. One that is past it is slowed down. 0: no bound."""
 
     # Those who have their own, by user name or by the subject of a token, each with the same three keys.
     users: dict[str, QuotaSettings] = {}
@@ -70,8 +70,8 @@ class Quotas:
         self.throttled: Counter[str] = Counter()
 
     def charge(self, principal: Principal, client: str, taken: dict[Quota, int]) -> float:
-        """Somebody took this much: for how many seconds it has to be silent now. Whoever did not have to say who it is
-        is known by what it calls its client."""
+        """Somebody took this much: for how many seconds it has to be silent now. A client that need not log in is known
+        by what it calls its client."""
         if not self.is_on:
             return 0.0
         who = principal.sub if principal.is_authenticated else f"client {client}"

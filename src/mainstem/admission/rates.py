@@ -1,6 +1,6 @@
 """How often somebody may come: connections by source, address and subnet, messages of a connection, requests.
 
-Every bound is inclusive: exactly the maximum passes. Whoever comes from an exempt range is under none of them. The
+Every bound is inclusive: exactly the maximum passes. Clients from an exempt range are under none of them. The
 sizes of batches are in `limits`, and what happens while the tables are behind is in `pressure`; this module knows
 neither. State is bounded: what is remembered of an address goes when it is neither connected nor was refused lately.
 """
@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from mainstem.model.errors import Invalid, Overloaded
+from mainstem.runtime.backoff import doubled
 from mainstem.runtime.clock import Clock
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -76,7 +77,7 @@ def networks(ranges: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 def retry_ms(refusals: int, settings: RateSettings, rng: Random) -> int:
     """When to come back after so many refusals in a row: doubling, with jitter, from the least to the most."""
-    ceiling = min(settings.retry_ms_max, settings.retry_ms_min * 2 ** min(max(0, refusals - 1), 32))
+    ceiling = doubled(refusals, settings.retry_ms_min, settings.retry_ms_max)
     return round(rng.uniform(max(settings.retry_ms_min, ceiling / 2), ceiling))
 
 
@@ -147,7 +148,7 @@ class Rates:
     def connect(self, address: str) -> "Meter | None":
         """A connection comes from an address: its meter, or None where it needs none. Raises Overloaded.
 
-        Whoever got a meter says `leave` at the end.
+        A connection that got a meter says `leave` at the end.
         """
         if self.is_exempt(address):
             return None

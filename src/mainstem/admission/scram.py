@@ -171,7 +171,8 @@ class Exchange:
         self._hash_name = hash_name
         self._decoy_key = decoy_key
         self._make_nonce = nonce
-        self._credential: Credential
+        # What its proof is held against, from the first message on.
+        self.credential: Credential
         self._is_known = False
         self._nonce = ""
         self._header = ""
@@ -210,11 +211,11 @@ class Exchange:
             raise _malformed("a nonce", "none")
         found = self._look_up(self.user)
         self._is_known = found is not None and found.hash_name == self._hash_name
-        self._credential = found if found is not None and self._is_known else self._decoy()
+        self.credential = found if found is not None and self._is_known else self._decoy()
         self._nonce = fields["r"] + self._make_nonce()
         self._header = f"{binding},{authorised},"
-        salt = base64.b64encode(self._credential.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        salt = base64.b64encode(self.credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={self.credential.iterations}"
         self._said = f"{bare},{answer}"
         return answer
 
@@ -234,7 +235,7 @@ class Exchange:
             proof = base64.b64decode(proof_text, validate=True)
         except binascii.Error as error:
             raise _malformed("base64", str(error)) from error
-        credential = self._credential
+        credential = self.credential
         said = f"{self._said},{without_proof}".encode()
         signature = hmac.digest(credential.stored_key, said, self._hash_name)
         if len(proof) != len(signature):

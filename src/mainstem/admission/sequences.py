@@ -1,27 +1,23 @@
 """A set of sequence numbers, kept as intervals, of bounded size."""
 
+from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 
 
 class SequenceSet:
     """The sequences seen, as disjoint intervals that never touch.
 
-    At most `intervals_max` intervals are kept: beyond that the two lowest become one, with the gap between them counted
-    as seen. Up to `blurred`, the end of the last such gap, a sequence that counts as seen need not have been.
+    Whoever adds says how many intervals are kept: beyond that the two lowest become one, with the gap between them
+    counted as seen. Up to `blurred`, the end of the last such gap, a sequence that counts as seen need not have been.
     """
 
-    __slots__ = ("_ends", "_intervals_max", "_starts", "blurred")
+    __slots__ = ("_ends", "_starts", "blurred")
 
-    def __init__(
-        self,
-        intervals_max: int,
-        starts: list[int] | None = None,
-        ends: list[int] | None = None,
-        blurred: int | None = None,
-    ) -> None:
-        self._intervals_max = intervals_max
-        self._starts = starts or []
-        self._ends = ends or []
+    def __init__(self, starts: Iterable[int] = (), ends: Iterable[int] = (), blurred: int | None = None) -> None:
+        # 16 bytes an interval, which lists of numbers would take five times over.
+        self._starts = array("q", starts)
+        self._ends = array("q", ends)
         self.blurred = blurred
 
     def __contains__(self, sequence: int) -> bool:
@@ -32,13 +28,18 @@ class SequenceSet:
         """Whether a sequence that counts as seen was seen without a doubt."""
         return self.blurred is None or sequence > self.blurred
 
-    def __bool__(self) -> bool:
-        return bool(self._ends)
-
     @property
     def intervals(self) -> tuple[list[int], list[int]]:
         """First and last sequences of the intervals, both ascending."""
-        return self._starts, self._ends
+        return self._starts.tolist(), self._ends.tolist()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest sequence seen."""
+        return self._starts[0] if self._starts else None
 
     @property
     def highest(self) -> int | None:
@@ -57,7 +58,7 @@ class SequenceSet:
             return self._ends[index] + 1
         return sequence + 1
 
-    def add(self, sequence: int) -> None:
+    def add(self, sequence: int, intervals_max: int) -> None:
         """Take a sequence in; one that is there already changes nothing."""
         starts, ends = self._starts, self._ends
         if ends and sequence == ends[-1] + 1:
@@ -78,7 +79,11 @@ class SequenceSet:
         else:
             starts.insert(index, sequence)
             ends.insert(index, sequence)
-            if len(starts) > self._intervals_max:
-                gap_end = starts[1] - 1
-                self.blurred = gap_end if self.blurred is None else max(self.blurred, gap_end)
-                del starts[1], ends[0]
+            self._blur(intervals_max)
+
+    def _blur(self, intervals_max: int) -> None:
+        many = len(self._starts) - intervals_max
+        if many > 0:
+            gap_end = self._starts[many] - 1
+            self.blurred = gap_end if self.blurred is None else max(self.blurred, gap_end)
+            del self._starts[1 : many + 1], self._ends[:many]

@@ -1,8 +1,8 @@
-"""Turns: batches go to the log source by source, so that nobody waits behind another's queue.
+"""Turns: batches go to the log source by source, so that no source waits behind the queue of another.
 
 What is on its way to the disk is written and synced together: a batch waits for the group before its own and for its
 own, so both must stay small where somebody else waits. A source that is alone may fill a group; beside others it has a
-share of one. Beyond that it has a queue of its own, and queues are served one batch at a time, in turn. Whoever has
+share of one. Beyond that it has a queue of its own, and queues are served one batch at a time, in turn. A source with
 nothing on its way goes straight on. The order of a source's batches stays as it is: where one is refused for now, those
 that wait behind it are refused as well, since it will be sent again, and so are those that come before its sender has
 been told. A future's callbacks run some time after its end, so the ends are looked at, not only the callbacks: another
@@ -40,7 +40,7 @@ class _Waiting(Generic[T]):
         self.outcome = outcome
 
 
-class Turns(Generic[T]):
+class SourceTurns(Generic[T]):
     """In front of one log. Belongs to the event loop."""
 
     def __init__(self, append: Callable[[Admitted], Awaitable[T]], settings: TurnSettings | None = None) -> None:
@@ -51,7 +51,7 @@ class Turns(Generic[T]):
         # By source, of what is on its way: how much, and the log's outcomes in order.
         self._shares: dict[str, int] = {}
         self._outcomes: dict[str, deque[tuple[int, asyncio.Future[T]]]] = {}
-        # By source, the sequence that the log refused, and why, where whoever sent it has not heard of it yet.
+        # By source, the sequence that the log refused, and why, where its sender has not heard of it yet.
         self._untold: dict[str, tuple[int, Overloaded]] = {}
         # By source, the next one to be served first.
         self._queues: OrderedDict[str, deque[_Waiting[T]]] = OrderedDict()

@@ -17,9 +17,11 @@ import msgspec
 from mainstem.admission import AuthSettings, RateSettings, UserSettings
 from mainstem.app.kafka.config import KafkaConfig
 from mainstem.catalog.settings import CatalogSettings
+from mainstem.log.settings import TimesRule
 from mainstem.model import Invalid, TableName, parse_table_name
 from mainstem.tables.maintenance import MaintenanceSettings
 from mainstem.tables.parquet import ParquetSettings
+from mainstem.tables.places import folder_place_of
 from mainstem.tables.settings import TableSettings
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -49,8 +51,21 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When the log is sealed, and how long its segments stay."""
+    """Where the log is, when it is sealed, and how long its segments stay."""
 
+    # Where changes are durable before they are acknowledged: in the data folder ("embedded"), or in a topic of Apache
+    # Kafka ("kafka"), which another gateway can take over. The data folder is then made anew from it at each start.
+    kind: Literal["embedded", "kafka"] = "embedded"
+    # Kafka's brokers, such as kafka-1:9092,kafka-2:9092.
+    bootstrap_servers: str = ""
+    # The log's topic is this with ".log" behind it. It is made where it is not there.
+    topic_prefix: str = "mainstem"
+    # On so many brokers each change is, where the topic is made by us. -1: as the brokers have it.
+    replication: Annotated[int, msgspec.Meta(ge=-1, le=32)] = -1
+    # So long the gateway that owns the log may be silent before another takes over.
+    lease_s: Annotated[float, msgspec.Meta(ge=0.5, le=300)] = 1.5
+    # Properties of librdkafka, such as security.protocol and sasl.mechanism.
+    kafka_client: dict[str, str] = {}
     # Changes after which the log is sealed into a segment, which Spark then carries into the tables.
     flush_events: Positive = 10_000
     # Bytes after which the log is sealed.
@@ -63,6 +78,20 @@ class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer_bytes_max: Positive = 4096 * MIB
     # How long a segment stays after every table has its changes, for sync clients and consumers that are behind.
     segment_retention_s: Annotated[float, msgspec.Meta(ge=0)] = 3600.0
+    # Whether JSON texts that are ISO times with a zone (2026-01-31T23:59:59Z) become timestamptz columns, in every
+    # table that does not say otherwise. A column in which another text comes later becomes text.
+    infer_times: bool = False
+
+
+class PeersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Several gateways over one log on Kafka: those that stand by pass connections on to the one that leads."""
+
+    # Where the one that leads takes them, on the server's host. 0 picks a free port. -1, on all of them: none are
+    # passed on, and a gateway listens only while it leads.
+    port: Annotated[int, msgspec.Meta(ge=-1, le=65535)] = 0
+    # The host, or host:port, by which the others reach this gateway. Not set: the server's host or, where that is all
+    # addresses, the one by which this machine reaches Kafka.
+    advertise: str = ""
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,6 +117,9 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     breaker_open_s: Seconds = 30.0
     # A table that somebody dropped is made again by its next change, or changes to it are refused.
     dropped_tables: Literal["recreate", "refuse"] = "recreate"
+    # Folders and places on S3 whose files `mainstem load --direct` may read, besides the data folder's own `load`.
+    # Spark's executors read them: on a cluster they must be the same there.
+    load_from: tuple[str, ...] = ()
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,6 +174,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     server: ServerConfig = ServerConfig()
     log: LogConfig = LogConfig()
+    peers: PeersConfig = PeersConfig()
     # How much may come in, and how often.
     limits: RateSettings = RateSettings()
     pipeline: PipelineConfig = PipelineConfig()
@@ -164,6 +197,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # By full name, as the file has them: the pipeline's process is handed them as they are.
     tables: dict[str, dict[str, Any]] = {}
 
+    def times(self) -> TimesRule:
+        """In which tables times are told from texts."""
+        default = self.log.infer_times
+        asked = {name: self.table(parse_table_name(name)).infer_times for name in self.tables}
+        return TimesRule(default, tuple(name for name, says in asked.items() if says is not None and says != default))
+
     def table(self, name: TableName) -> TableSettings:
         """How one table is stored."""
         return TableSettings.from_document(self.tables.get(str(name), {}), self.parquet)
@@ -179,8 +218,17 @@ def load_config(path: Path | None) -> Config:
         raise Invalid(f"the configuration cannot be read. file={path} reason={error.strerror}") from error
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise Invalid(f"the configuration is not right. file={path} reason={error}") from error
+    for place in config.pipeline.load_from:
+        try:
+            folder_place_of(place)
+        except Invalid as error:
+            message = f"the configuration is not right. file={path} key=pipeline.load_from reason={error}"
+            raise Invalid(message) from error
     # A table may be named as producers name it; from here on it has its full name.
     tables = {str(parse_table_name(name)): document for name, document in config.tables.items()}
-    for document in tables.values():
-        TableSettings.from_document(document)
+    for name, document in tables.items():
+        try:
+            TableSettings.from_document(document)
+        except Invalid as error:
+            raise Invalid(f"the configuration is not right. file={path} table={name} reason={error}") from error
     return msgspec.structs.replace(config, tables=tables)

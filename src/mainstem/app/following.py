@@ -21,7 +21,7 @@ class Following:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin. Nothing happens where the catalog is nobody else's."""
+        """Begin. Does nothing where no other gateway writes to the catalog."""
         if self._catalog.is_shared:
             self._thread = threading.Thread(target=self._run, name="catalog-following", daemon=True)
             self._thread.start()

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mainstem.admission import Principal
-from mainstem.app.each_table import failure
 from mainstem.app.pages.describing import SNAPSHOTS_SHOWN_MAX, Rows, ShownTable, current_of, summary_of, view_of
 from mainstem.catalog import Catalog, TableIdent
-from mainstem.catalog.live_rows import LiveRows
+from mainstem.catalog.scan.live_rows import LiveRows
 from mainstem.doors.admin import insight as door
 from mainstem.doors.admin.server import Status
 from mainstem.log import Log
+from mainstem.maintenance.answers import TableFailure
+from mainstem.maintenance.each_table import failure
 from mainstem.model import NotFound, TableName
 from mainstem.query.ports import LoadedTable
 from mainstem.runtime.clock import Clock
@@ -51,22 +52,24 @@ class Observer:
         clock: Clock,
         status: Callable[[], Status],
         in_delta: Callable[[TableName], LoadedTable | None] = lambda _: None,
+        *,
+        bounds: Callable[[], dict[str, tuple[int, int]]] = dict,
+        recent: RecentErrors | None = None,
     ) -> None:
-        """`in_delta` loads a table of ours that is kept in Delta; None for every other."""
+        """`in_delta` loads a table of ours that is kept in Delta; None for every other. `bounds`: used and limit."""
         self._catalog = catalog
         self._live_rows = LiveRows(catalog.inventories)
         self._in_delta = in_delta
         self._log = log
         self._clock = clock
         self._status = status
-        # Set by whoever set the logging up.
-        self.recent: RecentErrors | None = None
-        self.bounds: Callable[[], dict[str, tuple[int, int]]] = dict
+        self._recent = recent
+        self._bounds = bounds
 
     def scaling(self) -> door.Scaling:
         """How much of each bound is in use."""
         status = self._status()
-        measured = {**self.bounds(), **_machine_bounds(status)}
+        measured = {**self._bounds(), **_machine_bounds(status)}
         bounds = [
             door.Bound(name=name, used=used, limit=limit, utilization=round(min(1.0, used / limit), 4))
             for name, (used, limit) in measured.items()
@@ -119,8 +122,8 @@ class Observer:
         return door.Writes(
             tables=found,
             truncated=truncated,
-            segments=stats.segments,
-            segment_bytes=stats.segment_bytes,
+            segments=stats.segments if principal.is_unbounded else None,
+            segment_bytes=stats.segment_bytes if principal.is_unbounded else None,
             rows=sum(table.rows or 0 for table in found),
             bytes=sum(table.bytes for table in found),
             data_files=sum(table.data_files for table in found),
@@ -142,13 +145,13 @@ class Observer:
 
     def errors(self) -> door.Errors:
         """What went wrong lately."""
-        if self.recent is None:
+        if self._recent is None:
             return door.Errors(errors=[], total=0)
         told = [
             door.LoggedError(at_ms=each.at_ms, level=each.level, logger=each.logger, message=each.message)
-            for each in reversed(self.recent.recent)
+            for each in reversed(self._recent.recent)
         ]
-        return door.Errors(errors=told, total=self.recent.total)
+        return door.Errors(errors=told, total=self._recent.total)
 
     async def _names(self, principal: Principal, limit: int) -> tuple[list[TableName], bool]:
         every = await asyncio.to_thread(self._catalog.tables)
@@ -157,10 +160,10 @@ class Observer:
 
     async def _look(
         self, names: Iterable[TableName], commits_max: int, show: Callable[[ShownTable], T]
-    ) -> tuple[list[T], list[door.TableFailure]]:
+    ) -> tuple[list[T], list[TableFailure]]:
         """What is shown of each table, and which could not be looked at."""
 
-        def look() -> tuple[list[T], list[door.TableFailure]]:
+        def look() -> tuple[list[T], list[TableFailure]]:
             found, failures = [], []
             for name in names:
                 try:
@@ -199,7 +202,7 @@ class Observer:
             table = None
         if table is None or table.delta is None:
             return None
-        from mainstem.app.deltainventory import described
+        from mainstem.maintenance.delta_inventory import described
 
         return ShownTable(name, "delta", described(table, commits_max), table.delta.state.version + 1)
 

@@ -27,7 +27,8 @@ RATE_LIMITS = (
 # What Spark did since the pipeline's start: the metric, the total that the pipeline reports, and what it is.
 _SPARK_TOTALS = (
     ("passes", "passes", "Micro-batches and catch-ups that Spark carried into the tables."),
-    ("rows_read", "rows_read", "Changes that Spark's executors read."),
+    ("input_rows", "rows_in", "Rows of the micro-batches' source as often as Spark read them, by its own progress."),
+    ("rows_read", "rows_read", "Changes that Spark's executors read, each once: of micro-batches and catch-ups."),
     ("rows_written", "rows_written", "Rows that Spark's executors wrote: states, histories and dead letters."),
     ("files_written", "files", "Data files that Spark's executors wrote."),
     ("job_seconds", "job_s", "Seconds that Spark's jobs took."),
@@ -149,6 +150,12 @@ class _Scrape(Collector):
         counters |= {f"spark_{name}": (text, totals.get(total, 0.0)) for name, total, text in _SPARK_TOTALS}
         for name, (text, value) in counters.items():
             yield CounterMetricFamily(f"mainstem_{name}", text, value=value)
+        steps = CounterMetricFamily(
+            "mainstem_spark_step_seconds", "Seconds of micro-batches by step, by Spark's own progress.", labels=["step"]
+        )
+        for step, taken_s in self._status.pipeline.steps.items():
+            steps.add_metric([step], taken_s)
+        yield steps
         nacks = CounterMetricFamily("mainstem_nacks", "Refused batches and messages.", labels=["reason"])
         for reason, count in self._door.nacks.items():
             nacks.add_metric([reason], count)

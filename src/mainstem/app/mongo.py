@@ -6,6 +6,7 @@ import decimal
 import logging
 import ssl
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,15 @@ from mainstem.feeds.documents.applying import bson_value
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
 from mainstem.feeds.documents.tables import TableRow
-from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
+from mainstem.log.tap import Arrival, Tap
 from mainstem.model import LogPosition, MainstemError, NotFound, TableName
 from mainstem.model.names import DEAD_LETTERS_SUFFIX, HISTORY_SUFFIX
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
-from mainstem.query.ports import Lake
-from mainstem.query.statement import WAREHOUSE
+from mainstem.query.ports import Lake, named_tables
+from mainstem.query.statements.statement import WAREHOUSE
 from mainstem.query.tables import column_kinds, columns
 from mainstem.runtime.clock import Clock
 from mainstem.sql import duckdb_name, duckdb_text
@@ -54,6 +55,12 @@ class LakeTables:
         self._engine = engine
         self._dispatcher = dispatcher
         self._covered = covered
+        self._answered: Counter[str] = Counter()
+
+    @property
+    def answered(self) -> Mapping[str, int]:
+        """How many times `select` answered, by the engine that did."""
+        return self._answered
 
     async def names(self) -> list[TableName]:
         """Every state table there is."""
@@ -78,7 +85,7 @@ class LakeTables:
             found: list[dict[str, Any]] = []
             try:
                 request = QueryRequest(sql=sql, limit=_PAGE_ROWS, timeout_ms=TIMEOUT_MS_MAX)
-                async with self._engine.open(request) as running:
+                async with self._engine.open(request, named_tables) as running:
                     async for batch in running.batches():
                         found += batch.to_pylist()
             except NotFound:
@@ -110,14 +117,17 @@ class LakeTables:
         )
         rows: list[tuple[Any, ...]] = []
         try:
-            async with self._dispatcher.open(request) as running:
+            async with self._dispatcher.open(request, named_tables) as running:
                 async for batch in running.batches():
                     rows += zip(*[column.to_pylist() for column in batch.columns], strict=True)
         except MainstemError as error:
             # Whatever it is (too many queries, a table that is gone, a sum that Spark cannot hold): documents answer.
             logger.info("a table does not answer for a collection: %s", error)
             return None
-        return None if running.truncated else rows
+        if running.truncated:
+            return None
+        self._answered[str(running.stats().engine)] += 1
+        return rows
 
 
 def _row(row: dict[str, Any], kinds: Mapping[str, Kind]) -> TableRow:

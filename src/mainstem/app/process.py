@@ -26,7 +26,7 @@ ANSWER_S_MAX = 60.0
 
 
 def reserve_port(host: str) -> socket.socket:
-    """A port that nobody else is given while this socket is open. It never listens, so that a server can."""
+    """A port that no other process is given while this socket is open. It never listens, so that a server can."""
     place = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     place.bind((host, 0))
@@ -36,8 +36,12 @@ def reserve_port(host: str) -> socket.socket:
 class ServerProcess:
     """`mainstem serve` on a data folder. It may be killed and started again, on the same port."""
 
-    def __init__(self, data: Path, config: Config | None = None, *, token: str | None = None) -> None:
+    def __init__(
+        self, data: Path, config: Config | None = None, *, token: str | None = None, is_apart: bool = False
+    ) -> None:
+        """`is_apart`: ^C at the terminal does not reach it, so that its starter decides when it stops."""
         self.data = data
+        self._is_apart = is_apart
         # What `status` and `flush` show, where the configuration asks for a token.
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._config = config or Config()
@@ -90,7 +94,11 @@ class ServerProcess:
         command = python_module("mainstem.app", "serve", "--data", str(self.data))
         with (self.data / "gateway.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--config", str(config_path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*command, "--config", str(config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=self._is_apart,
             )
 
     async def _wait_until_up(self, began_s: float) -> None:
@@ -123,6 +131,11 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
+
+    async def wait(self) -> int:
+        """Wait until it has gone by itself. Returns its exit code."""
+        assert self._process is not None
+        return await asyncio.to_thread(self._process.wait)
 
     async def status(self) -> dict[str, Any]:
         """What `/status` says."""

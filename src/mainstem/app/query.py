@@ -20,7 +20,7 @@ from mainstem.query.route import Router as EngineRouter
 from mainstem.query.route import RouteSettings
 
 if TYPE_CHECKING:
-    from mainstem.catalog.inventory import OtherInventory
+    from mainstem.catalog.scan.inventory import OtherInventory
     from mainstem.query.delta import DeltaTables
 
 # The Delta tables, opened when they are first asked for.
@@ -63,15 +63,6 @@ class CatalogLake:
         """A Delta table of ours at its newest version, None where it is none. Blocks."""
         return self._delta().load(name) if self._delta is not None and self._is_listed(name) else None
 
-    def other_inventory(self, name: TableName) -> "OtherInventory | None":
-        """What such a table consists of, partition by partition; None where it is none. Blocks."""
-        found = self.delta(name)
-        if found is None or found.delta is None:
-            return None
-        from mainstem.app.deltainventory import other_inventory
-
-        return other_inventory(found.delta)
-
     def _load_delta(self, name: TableName) -> LoadedTable:
         found = self.delta(name)
         if found is None:
@@ -90,6 +81,22 @@ class CatalogLake:
         if self._delta is None or table.format != "delta":
             return False
         return self._delta().is_at(ident.table_name, table.base_location)
+
+
+def inventory_reader(delta: OpenDelta) -> "Callable[[TableName, GenericTable], OtherInventory | None]":
+    """For the catalog: what one of our own Delta tables consists of, partition by partition. Blocks."""
+
+    def read(name: TableName, table: GenericTable) -> "OtherInventory | None":
+        if table.format != "delta" or not delta().is_at(name, table.base_location):
+            return None
+        found = delta().load(name).delta
+        if found is None:
+            return None
+        from mainstem.maintenance.delta_inventory import other_inventory
+
+        return other_inventory(found)
+
+    return read
 
 
 class Queries(NamedTuple):

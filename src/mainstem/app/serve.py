@@ -2,15 +2,16 @@
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import shutil
 import signal
 import socket
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,19 @@ from litestar.types import ASGIApp
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.folder.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.gateway import Gateway
+from mainstem.app.kafkalog import end_if_lost
 from mainstem.app.mongo import tls_of
+from mainstem.app.passing.listening import HTTP, KAFKA, MONGO, Doors, is_loopback, listen
+from mainstem.app.passing.receive import Entrance
+from mainstem.app.passing.turn import take_turn
 from mainstem.app.spark.objectstore import delta_url, segments_url, spark_properties
-from mainstem.app.spark.pipeline import SPARK_VARIABLE, STORE_VARIABLE, TOKEN_VARIABLE
+from mainstem.app.spark.pipeline import CATALOG_VARIABLE, SPARK_VARIABLE, STORE_VARIABLE, TOKEN_VARIABLE
 from mainstem.app.spark.supervisor import Supervisor
+from mainstem.catalog.settings import remote_properties
 from mainstem.doors.cdc.ws import SERVER_FRAME_BYTES_MAX
 from mainstem.doors.http.quick import QuickProtocol
 from mainstem.doors.http.ws_protocol import RawTextProtocol
+from mainstem.maintenance.loads import load_places
 from mainstem.model import Invalid, Lineage
 from mainstem.runtime.children import child_environment, python_module
 from mainstem.runtime.clock import SystemClock
@@ -37,11 +44,12 @@ from mainstem.runtime.logs import RecentErrors, set_up_logging
 
 logger = logging.getLogger(__name__)
 
-LISTEN_BACKLOG = 2048
 # A server that was told to stop is gone after this long, whatever hangs: a disk, a store, a client that stays.
 # Whatever was acknowledged is durable by then, so nothing is lost by going. Less than the ten seconds after which
 # service managers kill.
 STOP_S_MAX = 7.5
+# Of a gateway that lost the log to another: service managers start it again.
+LOST_EXIT_CODE = 75
 # What requests that are under way have to end in, of that.
 REQUESTS_S_MAX = 1
 
@@ -52,8 +60,7 @@ def serve(config: Config, data: Path) -> int:
     check_exposure(config)
     raise_descriptor_limit()
     check_folder(data)
-    uvloop.run(_serve(config, data.absolute(), recent))
-    return 0
+    return uvloop.run(_serve(config, data.absolute(), recent))
 
 
 def check_folder(data: Path) -> None:
@@ -69,15 +76,16 @@ def check_folder(data: Path) -> None:
         ) from error
 
 
-async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
+async def _serve(config: Config, data: Path, recent: RecentErrors) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _stop, stop)
-    listener = _listen(config.server.host, config.server.port)
-    kafka_listener = _listen(config.server.host, config.kafka.port, "--kafka-port") if config.kafka.enabled else None
-    gateway = await Gateway.open(config, data)
-    gateway.observer.recent = recent
+    turn = await take_turn(config, stop)
+    if turn is None:
+        return 0
+    listener = turn.doors.listeners[HTTP]
+    gateway = await Gateway.open(config, data, recent=recent, journal=turn.journal)
     url = _url(config.server, listener.getsockname()[1])
     app = gateway.app()
     server = _Server(app, data, url, config.server)
@@ -91,7 +99,8 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
-    await _open_doors(gateway, config, kafka_listener)
+    tls = tls_of(config.server.tls_cert, config.server.tls_key)
+    await _open_doors(gateway, turn.doors, tls)
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve(sockets=[listener]))
         if inner is not None and inner_server is not None:
@@ -102,16 +111,20 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
             gateway.coordinate(),
             gateway.dead_letters.run(),
             gateway.activity.run(),
+            end_if_lost(gateway.lost, partial(_stop, stop)),
         ]
+        if turn.receiver is not None:
+            gateway.statuses.peers = turn.receiver
+            entrances = _entrances(gateway, server, config, tls)
+            maintaining.append(server.once_up(turn.receiver.run(entrances, turn.waiting)))
         beside = [tasks.create_task(each) for each in maintaining]
         if pipeline is not None:
-            gateway.child = pipeline.status
 
             def restart(changed: Config) -> None:
                 _write_settings(changed, data, inner_url, gateway.lineage)
                 pipeline.restart()
 
-            gateway.restart_pipeline = restart
+            gateway.pipeline.attach(pipeline.status, restart)
             tasks.create_task(pipeline.run())
         tasks.create_task(gateway.warm_queries())
         serving.add_done_callback(lambda _: stop.set())
@@ -127,6 +140,7 @@ async def _serve(config: Config, data: Path, recent: RecentErrors) -> None:
         if inner_server is not None:
             inner_server.should_exit = True
     (data / ADDRESS_FILE).unlink(missing_ok=True)
+    return LOST_EXIT_CODE if gateway.lost.is_set() else 0
 
 
 def _stop(stop: asyncio.Event) -> None:
@@ -144,39 +158,28 @@ def _go() -> None:
     os._exit(1)
 
 
-async def _open_doors(gateway: Gateway, config: Config, kafka_listener: socket.socket | None) -> None:
+async def _open_doors(gateway: Gateway, doors: Doors, tls: ssl.SSLContext | None) -> None:
     """Let the clients of the other protocols in, on ports of their own."""
-    if gateway.kafka is not None and kafka_listener is not None:
-        await gateway.kafka.open(kafka_listener, config.server)
+    if gateway.kafka is not None:
+        await gateway.kafka.open(doors.listeners[KAFKA], tls)
     if gateway.mongo is not None:
-        tls = tls_of(config.server.tls_cert, config.server.tls_key)
-        port = await gateway.mongo.door.listen(config.server.host, config.mongo.port, tls)
+        port = await gateway.mongo.door.listen(doors.listeners[MONGO], tls)
         print(f"mainstem speaks MongoDB's protocol on port {port}", flush=True)
 
 
-def _listen(host: str, port: int, option: str = "--port") -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        raise Invalid(f"cannot listen on {host}:{port}: {error.strerror}. Choose another with {option}.") from error
-    listener.listen(LISTEN_BACKLOG)
-    return listener
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _entrances(gateway: Gateway, server: "_Server", config: Config, tls: ssl.SSLContext | None) -> dict[str, Entrance]:
+    """How connections that other gateways pass on enter the doors."""
+    is_open = not config.auth.is_on
+    found = {HTTP: Entrance(server.protocol, tls, is_open)}
+    if gateway.kafka is not None:
+        found[KAFKA] = Entrance(gateway.kafka.door.connection, tls, is_open)
+    if gateway.mongo is not None:
+        found[MONGO] = Entrance(gateway.mongo.door.connection, tls, is_open or not config.users)
+    return found
 
 
 def check_exposure(config: Config) -> None:
-    """Refuse to listen where others can reach us and nobody asks who they are."""
+    """Refuse to listen on an address that other machines can reach while requests need no token."""
     server = config.server
     if bool(server.tls_cert) != bool(server.tls_key):
         raise Invalid("TLS needs both. expected=server.tls_cert and server.tls_key got=one of them")
@@ -209,7 +212,7 @@ def _inner_listener(server: ServerConfig) -> socket.socket | None:
     be taught, or an address that is not one to connect to. It asks for a token like the other."""
     if not server.tls_cert and is_loopback(server.host):
         return None
-    return _listen("127.0.0.1", 0)
+    return listen("127.0.0.1", 0)
 
 
 def _write_settings(config: Config, data: Path, url: str, lineage: Lineage) -> Path:
@@ -219,10 +222,12 @@ def _write_settings(config: Config, data: Path, url: str, lineage: Lineage) -> P
     settings.write_bytes(
         msgspec.json.encode(
             {
-                "catalog_uri": url,
+                "catalog_uri": config.catalog.uri or url,
+                "listing_uri": url,
                 "report_url": f"{url}/v1/pipeline/report",
                 "checkpoints_url": f"{url}/v1/pipeline/checkpoints",
                 "jobs_url": f"{url}/v1/pipeline/jobs",
+                "load_from": load_places(config.pipeline.load_from, data),
                 "queries_url": f"{url}/v1/pipeline/queries",
                 "maintenance": config.compaction,
                 "segments_dir": segments_url(config.catalog, lineage.log) or str(data / "log" / "segments"),
@@ -252,7 +257,10 @@ def _supervise(config: Config, data: Path, url: str, token: str, lineage: Lineag
     # By the environment, which only we can read: neither a file nor the list of processes shows the token or the keys.
     store = msgspec.json.encode(spark_properties(config.catalog)).decode()
     spark = msgspec.json.encode(config.pipeline.spark).decode()
-    environment = child_environment(**{TOKEN_VARIABLE: token, STORE_VARIABLE: store, SPARK_VARIABLE: spark})
+    told = {TOKEN_VARIABLE: token, STORE_VARIABLE: store, SPARK_VARIABLE: spark}
+    if config.catalog.uri:
+        told[CATALOG_VARIABLE] = msgspec.json.encode(remote_properties(config.catalog)).decode()
+    environment = child_environment(**told)
     log_path = settings.with_name("pipeline.log")
     return Supervisor(command, log_path=log_path, clock=SystemClock(), environment=environment)
 
@@ -290,15 +298,28 @@ class _Server(uvicorn.Server):
         )
         self._data = data
         self._url = url
+        self._up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._up.set()
         if self._data is None:
             return
         write_address(self._data, Address(pid=os.getpid(), url=self._url))
         print(f"mainstem listens on {self._url} (data in {self._data})", flush=True)
         print(f"  console  {self._url}/console", flush=True)
         print(f"  catalog  {self._url} (Iceberg REST), changes at {self._url.replace('http', 'ws', 1)}/ws", flush=True)
+
+    async def once_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something from the moment on that connections can be served."""
+        await self._up.wait()
+        await work
+
+    def protocol(self) -> asyncio.Protocol:
+        """The server's end of a connection that did not come to its own sockets."""
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(config=self.config, server_state=self.server_state, app_state={})
+        return made
 
     @contextmanager
     def capture_signals(self) -> Iterator[Any]:

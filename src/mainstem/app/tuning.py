@@ -73,7 +73,7 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Tuner:
-    """The configuration as it is now. `apply` is called with each new one."""
+    """The configuration as it is now."""
 
     def __init__(self, base: Config, data: Path, clock: Clock) -> None:
         self._base = base
@@ -85,7 +85,11 @@ class Tuner:
         for line in self._lines:
             self._overlay = _laid_over(self._overlay, line.after)
         self.config = _with(base, self._overlay)
-        self.apply: Callable[[Config], None] = lambda config: None
+        self._listeners: list[Callable[[Config, Config], None]] = []
+
+    def on_change(self, listener: Callable[[Config, Config], None]) -> None:
+        """Call `listener` with the settings before and after each change."""
+        self._listeners.append(listener)
 
     def view(self) -> ConfigView:
         """What `GET /v1/config/server` says."""
@@ -107,8 +111,10 @@ class Tuner:
             line = _Line(self._clock.now_ms(), principal.sub, address, before, asked)
             await asyncio.to_thread(_append, self._path, msgspec.json.encode(line) + b"\n")
             self._lines.append(line)
+            earlier = self.config
             self._overlay, self.config = overlay, config
-            self.apply(config)
+            for listener in self._listeners:
+                listener(earlier, config)
         return self.view()
 
 

@@ -1,14 +1,6 @@
 """The Iceberg catalog: REST semantics over metadata documents and a store of pointers."""
 
-from mainstem.catalog.catalog import (
-    WAREHOUSE,
-    Catalog,
-    Commit,
-    Committed,
-    Loaded,
-    NewTable,
-    TableState,
-)
+from mainstem.catalog.catalog import Catalog
 from mainstem.catalog.errors import (
     AlreadyExists,
     CommitFailed,
@@ -24,16 +16,15 @@ from mainstem.catalog.errors import (
     NoSuchWarehouse,
     Unsupported,
 )
-from mainstem.catalog.fence import ROLLBACK_PROPERTY, Marks
 from mainstem.catalog.generic import GenericTable
-from mainstem.catalog.names import Namespace, TableIdent
-from mainstem.catalog.sqlite_store import SqliteStore
-from mainstem.catalog.store import Store
+from mainstem.catalog.names import TableIdent
+from mainstem.catalog.stores.sqlite import SqliteStore
+from mainstem.catalog.stores.store import Store
+from mainstem.catalog.values import Commit, Committed, NewTable
 from mainstem.catalog.views import LoadedView, NewView
+from mainstem.tables.marks import Marks
 
 __all__ = [
-    "ROLLBACK_PROPERTY",
-    "WAREHOUSE",
     "AlreadyExists",
     "Catalog",
     "Commit",
@@ -41,10 +32,8 @@ __all__ = [
     "Committed",
     "GenericTable",
     "IllegalArgument",
-    "Loaded",
     "LoadedView",
     "Marks",
-    "Namespace",
     "NamespaceNotEmpty",
     "NewTable",
     "NewView",
@@ -59,6 +48,5 @@ __all__ = [
     "SqliteStore",
     "Store",
     "TableIdent",
-    "TableState",
     "Unsupported",
 ]

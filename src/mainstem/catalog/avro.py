@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mainstem.model import Corrupt
+from mainstem.wire.varint import zigzag
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
@@ -248,11 +249,7 @@ def _write_map(target: BinaryIO, value: dict[str, Any], values: _Write) -> None:
 
 
 def _write_long(target: BinaryIO, value: int) -> None:
-    number = (value << 1) ^ (value >> 63)
-    while number > 0x7F:
-        target.write(bytes([number & 0x7F | 0x80]))
-        number >>= 7
-    target.write(bytes([number]))
+    target.write(zigzag(value))
 
 
 def _write_bytes(target: BinaryIO, value: bytes) -> None:

@@ -42,7 +42,7 @@ class Files(Protocol):
         """Write a file that does not exist yet; when this returns, it survives a power cut."""
 
     def write_hint(self, folder: str, metadata_location: str) -> None:
-        """Say which metadata file is current to whoever reads the folder alone, where people do that."""
+        """Say which metadata file is current to engines that read the folder without the catalog."""
 
     def remove(self, location: str) -> None:
         """Remove a file; none is fine."""
@@ -83,7 +83,7 @@ class LocalFiles:
         hint = local_path(folder) / HINT
         if metadata.parent != hint.parent or not metadata.name.endswith(METADATA_SUFFIX):
             return
-        # Renamed into its place: nobody reads half of it. Not synced: after a crash it may name an older file.
+        # Renamed into its place: no reader gets half of it. Not synced: after a crash it may name an older file.
         scratch = hint.with_name(f".{metadata.name}.hint")
         scratch.write_text(metadata.name.removesuffix(METADATA_SUFFIX))
         scratch.replace(hint)
@@ -120,12 +120,18 @@ class ObjectFiles:
 
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
+        # By scheme. Each has connections of its own: to make one for every file takes seven times as long as the file.
+        self._known: dict[str, FileIO] = {}
 
     def file_io(self, location: str) -> "FileIO":
         """pyiceberg's way to a location."""
         from pyiceberg.io import load_file_io
 
-        return load_file_io(self._properties, location)
+        scheme = urlsplit(location).scheme
+        known = self._known.get(scheme)
+        if known is None:
+            known = self._known[scheme] = load_file_io(self._properties, location)
+        return known
 
     def read(self, location: str) -> bytes:
         try:

@@ -1,8 +1,8 @@
 """Generic tables: tables of another format than Iceberg, so that one catalog shows the whole lake.
 
-The catalog knows where such a table is and in which format, and nothing of its inside: whoever writes it keeps its own
-log beside the data. They share their names with Iceberg tables and views. Whoever carries a log into one says how far
-it is by the properties `mainstem.position.<log>`, which count as the marks of an Iceberg table's snapshot do.
+The catalog knows where such a table is and in which format, and nothing of its inside: its writer keeps its own
+log beside the data. They share their names with Iceberg tables and views. A pipeline that carries a log into one says
+how far it is by the properties `mainstem.position.<log>`, which count as the marks of an Iceberg table's snapshot do.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from mainstem.catalog.errors import CommitFailed, NoSuchGenericTable
-from mainstem.catalog.fence import check_fence
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
+from mainstem.catalog.metadata.fence import check_fence
 from mainstem.catalog.names import Namespace, TableIdent, check_ident
-from mainstem.catalog.store import Kind, Pointer, Store, Swap
+from mainstem.catalog.stores.store import Kind, Pointer, Store, Swap
 from mainstem.catalog.views import refuse_taken
 from mainstem.model import Invalid
 from mainstem.tables.marks import positions_of
@@ -67,11 +67,11 @@ class GenericTables:
 
     def every(self) -> Sequence[tuple[TableIdent, GenericTable]]:
         """The generic tables of all namespaces."""
-        return [(ident, _table(ident, pointer)) for ident, pointer in self._store.entries(None, Kind.GENERIC)]
+        return [(ident, described(ident, pointer)) for ident, pointer in self._store.entries(None, Kind.GENERIC)]
 
     def load(self, ident: TableIdent) -> GenericTable:
         """What is known of a table."""
-        return _table(ident, self._existing(ident))
+        return described(ident, self._existing(ident))
 
     def create(self, namespace: Namespace, table: GenericTable) -> GenericTable:
         """Enter a table that exists, or will. Its files are its writer's business."""
@@ -97,7 +97,7 @@ class GenericTables:
         with self._locks.hold([ident]):
             for _ in range(ATTEMPTS_MAX):
                 base = self._existing(ident)
-                before = _table(ident, base)
+                before = described(ident, base)
                 after = replace(before, properties=before.properties | properties)
                 pointer = self._pointer(after)
                 check_fence(base.marks, pointer.marks, [{"action": "set-properties", "updates": properties}])
@@ -131,7 +131,8 @@ class GenericTables:
         )
 
 
-def _table(ident: TableIdent, pointer: Pointer) -> GenericTable:
+def described(ident: TableIdent, pointer: Pointer) -> GenericTable:
+    """What is known of the table that a pointer names."""
     details = msgspec.json.decode(pointer.details, type=_Details)
     return GenericTable(ident.name, details.format, pointer.location, details.doc, details.properties)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from mainstem.catalog.files import Files
 from mainstem.catalog.names import Namespace, TableIdent, folder_of, namespace_folder_of
-from mainstem.catalog.sql_store import refuse_overlap
-from mainstem.catalog.store import Store
+from mainstem.catalog.stores.sql import refuse_overlap
+from mainstem.catalog.stores.store import Store
 from mainstem.model import Invalid, Overloaded
 from mainstem.tables.places import folder_place_of, is_inside
 

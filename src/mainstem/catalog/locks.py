@@ -21,7 +21,7 @@ class TableLocks:
 
     @contextmanager
     def hold(self, idents: Iterable[TableIdent]) -> Iterator[None]:
-        """Hold the locks of all the tables; always taken in one order, so that nobody waits in a circle."""
+        """Hold the locks of all the tables; always taken in one order, so that no two commits wait for each other."""
         with ExitStack() as stack:
             for stripe in sorted({hash(ident) % STRIPES for ident in idents}):
                 stack.enter_context(self._stripes[stripe])

@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mainstem.catalog.documents import Documents
 from mainstem.catalog.errors import IllegalArgument
 from mainstem.catalog.files import HINT, Files, is_local, local_path
+from mainstem.catalog.metadata.documents import Documents
+from mainstem.catalog.metadata.schemas import Document
 from mainstem.catalog.names import TableIdent
-from mainstem.catalog.planning import _read_manifest
-from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Store
+from mainstem.catalog.stores.store import Store
+from mainstem.formats.iceberg.manifests import live_entries, manifests_of
 from mainstem.model import Invalid, MainstemError
 from mainstem.tables.places import folder_place_of, is_inside
 
@@ -89,12 +89,10 @@ class Purger:
         yield f"{document['location'].rstrip('/')}/{HINT}"
 
     def _manifests(self, own: "_Own", path: str) -> "list[ManifestFile]":
-        from pyiceberg.manifest import read_manifest_list
-
         if path not in own:
             return []
         try:
-            return list(read_manifest_list(self._files.file_io(path).new_input(path)))
+            return manifests_of(path, self._files.file_io(path))
         # The edge of one file: pyiceberg raises anything over what is no Avro.
         except Exception as error:
             _logger.warning("a manifest list cannot be read, what it lists stays: %r", error, extra={"file": path})
@@ -103,7 +101,7 @@ class Purger:
     def _data_files(self, manifest: Any) -> Iterator[str]:
         path = str(manifest.manifest_path)
         try:
-            entries = _read_manifest(manifest, self._files.file_io(path))
+            entries = live_entries(manifest, self._files.file_io(path))
         # The edge of one file, as above.
         except Exception as error:
             _logger.warning("a manifest cannot be read, what it lists stays: %r", error, extra={"file": path})

@@ -2,7 +2,7 @@
 
 An Iceberg table names its files by whole paths: in the metadata document, in manifest lists, in manifests, and in
 position deletes, which name the data files whose rows they delete. Data files are left as they are. Every file that is
-rewritten gets a new name, and the catalog is pointed to the new ones in one step at the end: whoever is interrupted
+rewritten gets a new name, and the catalog is pointed to the new ones in one step at the end: a move that is interrupted
 begins again. What is left behind are strays that maintenance removes.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from mainstem.catalog import avro
-from mainstem.catalog.documents import next_location
 from mainstem.catalog.files import LocalFiles, is_local, local_path
-from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Kind, Pointer, Store, Swap
+from mainstem.catalog.metadata.documents import next_location
+from mainstem.catalog.metadata.schemas import Document
+from mainstem.catalog.stores.store import Kind, Pointer, Store, Swap
 from mainstem.model import Corrupt, Invalid
 
 # The ids of the columns `file_path` and `pos` of every position delete file.
@@ -29,10 +29,12 @@ _PUFFIN_FOOTER_END = struct.Struct("<iI4s")
 
 
 class Prefixes:
-    """The old place and the new one, as locations may begin with them."""
+    """The old place, by all its names, and the new one, as locations may begin with them."""
 
-    def __init__(self, old: Path, new: Path) -> None:
-        self._pairs = [(f"{scheme}{old}/", f"{scheme}{new}/") for scheme in ("", "file://", "file:")]
+    def __init__(self, old: Sequence[Path], new: Path) -> None:
+        # The longest first: one of them may be the beginning of another.
+        names = sorted({str(each) for each in old}, key=len, reverse=True)
+        self._pairs = [(f"{scheme}{each}/", f"{scheme}{new}/") for each in names for scheme in ("", "file://", "file:")]
 
     def is_old(self, location: str) -> bool:
         """Whether a location is at the old place."""
@@ -49,7 +51,7 @@ class Prefixes:
 def relocate(store: Store, prefixes: Prefixes, unique: str) -> list[str]:
     """Point the catalog to tables and views at the new place. Returns the names of those that were moved.
 
-    `unique` goes into the names of new files. Blocks; nobody else may write to the store or to the tables meanwhile.
+    `unique` goes into the names of new files. Blocks; no other process may write to the store or the tables meanwhile.
     """
     swaps: list[Swap] = []
     for kind in Kind:

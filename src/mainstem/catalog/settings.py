@@ -1,27 +1,47 @@
 """What a user can set about the catalog, and the catalog that comes of it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from mainstem.catalog.access import Access
-from mainstem.catalog.catalog import Catalog, Committed
+from mainstem.catalog.access.clients import Access
+from mainstem.catalog.access.tokens import Tokens
+from mainstem.catalog.catalog import Catalog, ReadOther, nothing_read
 from mainstem.catalog.files import RoutedFiles
-from mainstem.catalog.postgres_store import PostgresStore
-from mainstem.catalog.sqlite_store import SqliteStore
-from mainstem.catalog.store import Store
-from mainstem.catalog.tokens import Tokens
+from mainstem.catalog.stores.postgres import PostgresStore
+from mainstem.catalog.stores.remote import RemoteStore
+from mainstem.catalog.stores.remote_client import RemoteClient, RemoteSettings
+from mainstem.catalog.stores.sqlite import SqliteStore
+from mainstem.catalog.stores.store import Store
+from mainstem.model import Invalid
 from mainstem.runtime.clock import Clock
 
 # Empty text stands for "not set", because TOML has no null.
 NOT_SET = ""
+_HEADER = "header."
 
 
 class CatalogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The `[catalog]` section of the configuration."""
 
+    # The address of an Iceberg REST catalog of yours (https://host/catalog, without the /v1): tables are committed to
+    # there, and only looked at here. `warehouse` must then say where that catalog puts them. Not set: the server's own.
+    uri: str = NOT_SET
+    # What that catalog calls the warehouse, where it has several.
+    uri_warehouse: str = NOT_SET
+    # How one gets in there: a bearer token, or OAuth2 client credentials as `id:secret`.
+    token: str = NOT_SET
+    # OAuth2 client credentials for the catalog at `uri`.
+    credential: str = NOT_SET
+    # Where tokens are asked for with them. Not set: the catalog's own /v1/oauth/tokens.
+    oauth2_uri: str = NOT_SET
+    # The scope that is asked for. Not set: `catalog`.
+    scope: str = NOT_SET
+    # How often that catalog's tables are looked at: `flush`, `persisted` and queries see commits by this much later.
+    poll_s: Annotated[float, msgspec.Meta(ge=0.1)] = 1.0
+    # More properties of Iceberg's client for that catalog, such as `header.X-Realm` or `rest.sigv4-enabled`.
+    properties: dict[str, str] = {}
     # A PostgreSQL connection string, for several gateways over one catalog. Not set: SQLite in the data folder.
     postgres: str = NOT_SET
     # Where tables are put, such as s3://bucket/folder. Not set: the folder `warehouse` in the data folder.
@@ -52,8 +72,41 @@ def catalog_path(data: Path) -> Path:
     return data / "catalog" / "catalog.db"
 
 
+def remote_settings(settings: CatalogSettings) -> RemoteSettings:
+    """How the gateway reaches a catalog that is not its own."""
+    headers = {
+        name.removeprefix(_HEADER): value for name, value in settings.properties.items() if name.startswith(_HEADER)
+    }
+    return RemoteSettings(
+        uri=settings.uri,
+        warehouse=settings.uri_warehouse,
+        token=settings.token,
+        credential=settings.credential,
+        oauth2_uri=settings.oauth2_uri,
+        scope=settings.scope,
+        headers=headers,
+    )
+
+
+def remote_properties(settings: CatalogSettings) -> dict[str, str]:
+    """The same, as Iceberg's own client takes it. Some of it is secret."""
+    named = {
+        "warehouse": settings.uri_warehouse,
+        "token": settings.token,
+        "credential": settings.credential,
+        "oauth2-server-uri": settings.oauth2_uri,
+        "scope": settings.scope,
+    }
+    return {name: value for name, value in named.items() if value} | settings.properties
+
+
 def open_store(settings: CatalogSettings, data: Path) -> Store:
-    """The store that the settings name. Blocks while it is opened."""
+    """The store that the settings name. Blocks while it is opened. Raises Invalid where they do not go together."""
+    if settings.uri:
+        if settings.postgres or not settings.warehouse:
+            raise Invalid("[catalog] uri. expected=warehouse, where that catalog puts its tables, and no postgres")
+        client = RemoteClient(remote_settings(settings))
+        return RemoteStore(client, SqliteStore(catalog_path(data)), settings.uri, settings.poll_s)
     if settings.postgres:
         return PostgresStore(settings.postgres)
     return SqliteStore(catalog_path(data))
@@ -64,15 +117,15 @@ def make_catalog(
     store: Store,
     data: Path,
     clock: Clock,
-    on_commit: Callable[[Committed], None] | None = None,
+    read_other: ReadOther = nothing_read,
 ) -> Catalog:
-    """The catalog over an open store."""
+    """The catalog over an open store. `read_other` reads what tables of other formats consist of."""
     return Catalog(
         store=store,
         warehouse=settings.warehouse or str((data / "warehouse").absolute()),
         files=RoutedFiles(settings.io),
         clock=clock,
-        on_commit=on_commit,
+        read_other=read_other,
         access=Access(
             settings.io,
             vend_credentials=settings.vend_credentials,

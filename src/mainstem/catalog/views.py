@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mainstem.catalog import view_metadata
-from mainstem.catalog.boundaries import check_document, check_properties, check_updates
-from mainstem.catalog.documents import Documents, Stored, next_location
 from mainstem.catalog.errors import AlreadyExists, CommitFailed, NoSuchView
 from mainstem.catalog.files import Files
 from mainstem.catalog.locations import Locations
 from mainstem.catalog.locks import TableLocks
+from mainstem.catalog.metadata import view as view_metadata
+from mainstem.catalog.metadata.boundaries import check_document, check_properties, check_updates
+from mainstem.catalog.metadata.documents import Documents, Stored, next_location
+from mainstem.catalog.metadata.schemas import Document
 from mainstem.catalog.names import Namespace, TableIdent, check_ident
-from mainstem.catalog.schemas import Document
-from mainstem.catalog.store import Kind, Pointer, Store, Swap
+from mainstem.catalog.stores.store import Kind, Pointer, Store, Swap
 from mainstem.model import Corrupt, Invalid, NotFound, OutcomeUnknown, Overloaded
 from mainstem.runtime.clock import Clock
 

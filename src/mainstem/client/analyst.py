@@ -80,7 +80,12 @@ class Analyst(Closing):
         self._http.close()
 
     def _ask(self, table: str, question: str, member: str, kind: type[T], **params: str) -> T:
-        answer = self._http.get(f"/v1/analyst/{table}/{question}", params=params)
+        try:
+            answer = self._http.get(f"/v1/analyst/{table}/{question}", params=params)
+        except httpx.HTTPError as error:
+            raise Overloaded(
+                f"no answer from {self._http.base_url}: {error}", retry_after_s=1.0, reason="unreachable"
+            ) from error
         if answer.is_success:
             return msgspec.convert(answer.json()[member], kind, strict=False)
         message = answer.json().get("error", {}).get("message", answer.text)

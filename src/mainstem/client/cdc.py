@@ -142,7 +142,7 @@ class CdcClient:
         if kind is not None:
             await self._stop()
             return
-        # Whoever waits for nothing still wants what was sent to arrive, or to hear that it may not have.
+        # A program that awaits no receipt still wants its changes to arrive, or to hear that they may not have.
         try:
             async with asyncio.timeout(self._close_timeout_s):
                 await self._answered()

@@ -26,9 +26,11 @@ class KafkaClient:
 
     def __init__(self, bootstrap: str, *, token: str | None = None, tls: bool = False) -> None:
         host, _, port = bootstrap.rpartition(":")
+        if not port.isdecimal():
+            raise Invalid(f"the address of a Kafka door. expected=host:port got={bootstrap}")
         try:
             self._socket = socket.create_connection((host or "127.0.0.1", int(port)), TIMEOUT_S)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise Invalid(f"no answer from {bootstrap}: {error}. Is the server started with --kafka-port?") from error
         if tls:
             self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)

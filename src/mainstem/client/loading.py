@@ -81,11 +81,22 @@ def load_file(file: Path, target: Target) -> Iterator[tuple[int, int]]:
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
     query = {"mode": target.mode} | ({"key": ",".join(target.key)} if target.key else {})
     with httpx.Client(base_url=target.url, headers=headers, timeout=TIMEOUT_S) as client:
+        _reach(client)
         for number, piece in enumerate(pieces_of(file)):
             key = hashlib.blake2b(f"{identity}\0{number}".encode(), digest_size=16).hexdigest()
             path = f"/v1/ingest/{name.namespace}/{name.table}"
             rows = _send(client, path, query, piece, key, file)
             yield rows, piece.done
+
+
+def _reach(client: httpx.Client) -> None:
+    """Say at once that nobody is there. Later on a server may be gone for a while: that is waited for."""
+    try:
+        client.get("/health")
+    except httpx.TransportError as error:
+        raise Overloaded(
+            f"no answer from {client.base_url}: {error}", retry_after_s=1.0, reason="unreachable"
+        ) from error
 
 
 def _send(client: httpx.Client, path: str, query: dict[str, str], piece: Piece, key: str, file: Path) -> int:
@@ -104,7 +115,7 @@ def _send(client: httpx.Client, path: str, query: dict[str, str], piece: Piece, 
             if answer.status_code in (401, 403):
                 raise Denied(trouble)
             if answer.status_code < 500 and answer.status_code != 429:
-                raise Invalid(f"{trouble}. file={file}")
+                raise Invalid(f"{trouble}. file={file} table={path.removeprefix('/v1/ingest/').replace('/', '.')}")
             wait_s = min(30.0, float(answer.headers.get("retry-after", "1")))
         time.sleep(wait_s)
     raise Overloaded(f"the server does not take the rows. url={client.base_url} got={trouble}", retry_after_s=30.0)

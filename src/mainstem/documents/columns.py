@@ -64,28 +64,38 @@ class Column(msgspec.Struct, frozen=True):
 Columns = Mapping[str, Column]
 
 
+class KeptInteger(int):
+    """An integer beyond 64 bits that stands in a cell: it may go back there as it is, and nowhere else."""
+
+
 def columns(**kinds: str | Kind) -> dict[str, Column]:
     """The columns of a table by the names of their kinds: columns(id="integer", tags="json")."""
     return {name: Column(Kind(kind) if isinstance(kind, str) else kind) for name, kind in kinds.items()}
 
 
-def row_document(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
-    """The document that a row stands for: what `matches` re-checks after an inexact scan."""
+def row_document(row: Mapping[str, Any], columns: Columns, *, whole: bool = False) -> dict[str, Any]:
+    """The document that a row stands for: what `matches` re-checks after an inexact scan.
+
+    With `whole`, integers of JSON text are what they are, however large (`KeptInteger`): for values that are written
+    again.
+    """
     document: dict[str, Any] = {}
     for name, value in row.items():
         if value is None:
             continue
         column = columns.get(name)
-        document[name] = value if column is None else _value(value, column.kind)
+        document[name] = value if column is None else _value(value, column.kind, whole)
     return document
 
 
-def _value(value: Any, kind: Kind) -> Any:
+def _value(value: Any, kind: Kind, whole: bool) -> Any:
     match kind:
         case Kind.JSON:
-            return decode_json(value)
+            is_long = whole and _LONG_DIGITS.search(value)
+            return json.loads(value, parse_int=_kept) if is_long else decode_json(value)
         case Kind.EXTENDED_JSON:
-            return json_util.loads(value, json_options=_EXTENDED, object_pairs_hook=_unwrapped)
+            parse = _kept if whole else int
+            return json_util.loads(value, json_options=_EXTENDED, object_pairs_hook=_unwrapped, parse_int=parse)
         case Kind.OBJECT_ID:
             return ObjectId(value)
         case Kind.DATE:
@@ -140,6 +150,11 @@ def decode_json(text: str) -> Any:
     if _LONG_DIGITS.search(text):
         return json.loads(text, parse_int=_integer)
     return msgspec.json.decode(text)
+
+
+def _kept(digits: str) -> int:
+    value = int(digits)
+    return value if INT64_MIN <= value <= INT64_MAX else KeptInteger(value)
 
 
 def _integer(digits: str) -> int | float:

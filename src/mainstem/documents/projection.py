@@ -15,8 +15,8 @@ import msgspec
 
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions import NO_NAMES, Evaluator, Names, Scope, compiled, parse_expression
-from mainstem.documents.match import matcher
-from mainstem.documents.parse import parse_filter
+from mainstem.documents.filters.match import matcher
+from mainstem.documents.filters.parse import parse_filter
 from mainstem.documents.paths import parse_path
 from mainstem.documents.values import DEPTH_MAX, MISSING, is_array, is_document, is_number, is_text, number_of
 

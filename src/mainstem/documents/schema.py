@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from mainstem.documents.errors import Refused
-from mainstem.documents.patterns import compiled, pattern_of
+from mainstem.documents.filters.patterns import compiled, pattern_of
 from mainstem.documents.values import (
     DEPTH_MAX,
     NUMBER_CODES,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.wire.sync import varint
+from mainstem.wire.varint import varint
 
 # What is shorter than this has its length looked up.
 _SIZES = 1 << 14

@@ -5,6 +5,7 @@ in memory but the piece that is being sent.
 """
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,13 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem.feeds.cursors import Cursors
-from mainstem.model.errors import Overloaded
+from mainstem.model.errors import MainstemError, Overloaded
 from mainstem.model.hlc import Hlc
 from mainstem.model.merge import Cell, Row, Stamp
 from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import LogId, LogPosition
 from mainstem.wire.checkpoints import DOCUMENT, VERSION, CheckpointMade, CheckpointOrder
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, join_response
+
+logger = logging.getLogger(__name__)
 
 PIECE_ROWS = 1_000
 # A piece is sent once it is so large; a message is 16 MiB at most.
@@ -35,9 +38,19 @@ _POLL_S = 0.1
 class Tables(Protocol):
     """What the lake has of a namespace."""
 
-    async def histories(self, namespace: str) -> Mapping[str, str | None]:
-        """Its logical tables, all with history: where that is, if it is in Delta, and None if the catalog has it."""
+    async def histories(self, namespace: str) -> "Mapping[str, HistoryTable]":
+        """Its logical tables, all with history, and what there is to know of those."""
         ...
+
+
+class HistoryTable(NamedTuple):
+    """The history of a table."""
+
+    # Where it is, if it is in Delta. The catalog has the others.
+    delta: str | None
+    # How much it holds of each log; and how much it held when its rows began to say of which log they are.
+    held: Mapping[LogId, LogPosition]
+    unlogged: Mapping[LogId, LogPosition]
 
 
 class Checkpoint(NamedTuple):
@@ -107,19 +120,26 @@ class Checkpoints:
         """What the pipeline should make. An order stands until it is made, also if the pipeline is another one then."""
         self._settle()
         for gateway in sorted(self._wanted):
-            tables = await self._tables.histories(gateway)
+            self._wanted.discard(gateway)
+            try:
+                tables = await self._tables.histories(gateway)
+            except MainstemError as error:
+                # What is wrong with one gateway's tables is that gateway's: the others' checkpoints are ordered.
+                logger.warning("no checkpoint can be ordered: %s", error, extra={"gateway": gateway})
+                continue
             newest = self.newest(gateway)
             position = self._watermark()
             if not tables or (newest is not None and newest.position >= position):
-                self._wanted.discard(gateway)
                 continue
-            self._wanted.discard(gateway)
             self._orders[gateway] = CheckpointOrder(
                 namespace=gateway,
                 tables=tuple(tables),
-                delta={name: location for name, location in tables.items() if location is not None},
+                delta={name: table.delta for name, table in tables.items() if table.delta is not None},
+                held={name: dict(table.held) for name, table in tables.items()},
+                unlogged={name: dict(table.unlogged) for name, table in tables.items()},
                 position=position,
                 log=self._cursors.log_at(position),
+                lineage=self._cursors.lineage.spans,
                 folder=str(self._folder / gateway / f"{position:020d}"),
                 before_folder=str(newest.folder) if newest else None,
                 before_position=newest.position if newest else 0,

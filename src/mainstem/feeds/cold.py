@@ -7,27 +7,38 @@ is done in a thread. The tables cover everything before the first segment that i
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from threading import Lock
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from mainstem.feeds.columns import KnownColumns
 from mainstem.feeds.declared import NOTHING, Declared
-from mainstem.feeds.entries import Entry, StoredChange, changes_of_rows, entries_of_stored
-from mainstem.feeds.fitting import Columns
+from mainstem.feeds.entries import (
+    Entry,
+    StoredChange,
+    changes_of_rows,
+    columns_of_changes,
+    delta_of_stored,
+    entries_of_stored,
+)
+from mainstem.feeds.fitting import Columns, first_misfit
 from mainstem.feeds.seen import Identified
+from mainstem.formats.segments import read_rows
 from mainstem.log import Log, SegmentInfo
-from mainstem.log.expand import Expander
 from mainstem.log.frames import Frame
+from mainstem.log.seal.expand import Expander
 from mainstem.model.errors import Conflict
-from mainstem.model.position import LogPosition
+from mainstem.model.names import TableName
+from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.wire.sync import ColumnDelta
 
 _READ = ("position", "hlc", "table", "op", "key", "columns", "source", "id")
 _SEGMENTS_CACHED_MAX = 4
 _SEGMENT_CACHED_BYTES_MAX = 64 * 1024 * 1024
 _TRIES_MAX = 5
+_CHANGES_STEP = 1_000
 
 
 class History(Protocol):
@@ -43,7 +54,19 @@ class History(Protocol):
         ...
 
     def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
-        """Every change up to a position that has an id, of every namespace, in any order."""
+        """Every change that has an id, of every namespace, in any order: ours up to a position, all of other logs."""
+        ...
+
+    async def has_others(self, namespace: str) -> bool:
+        """Whether the tables have changes of other logs, or of a part of ours that was lost."""
+        ...
+
+    async def lost_since(self, namespace: str, position: LogPosition) -> bool:
+        """Whether the tables have changes of the log that a position is of which that log has lost."""
+        ...
+
+    def others(self, namespace: str) -> AsyncIterator[list[StoredChange]]:
+        """Those changes, in any order, before our first position."""
         ...
 
 
@@ -57,7 +80,46 @@ class ColdFeed:
         self._cache: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
         self._lock = Lock()
 
-    async def page(self, namespace: str, *, after: LogPosition, through: LogPosition, limit: int) -> list[Entry]:
+    async def known_columns(self, namespace: str) -> KnownColumns:
+        """Which columns the tables will have, once they have all that is durable now."""
+        for _ in range(_TRIES_MAX):
+            declared = await self._declared.load(namespace)
+            known = KnownColumns(declared, self._declared.begin_of(namespace))
+            # Of one moment, as below.
+            kept = self._log.segments()
+            tail = self._log.tail(self._log.sealed)
+            try:
+                await asyncio.to_thread(_learn, known, namespace, kept, tail)
+            except FileNotFoundError:
+                continue
+            return known
+        raise Conflict("the log was sealed again and again while it was read: ask again")
+
+    async def first_misfit(
+        self, table: TableName, columns: Columns, after: LogPosition
+    ) -> tuple[ColumnDelta | None, LogPosition]:
+        """The first value that is not of its column's type, of a table's changes past a position; and how far was
+        looked."""
+        for _ in range(_TRIES_MAX):
+            # Of one moment, as below.
+            through = self._log.durable
+            kept = [segment for segment in self._log.segments() if segment.last > after and table in segment.tables]
+            tail = self._log.tail(LogPosition(max(after, self._log.sealed)))
+            try:
+                return await asyncio.to_thread(self._first_misfit, table, columns, after, kept, tail), through
+            except FileNotFoundError:
+                continue
+        raise Conflict("segments were dropped again and again while they were read: ask again")
+
+    async def page(
+        self,
+        namespace: str,
+        *,
+        after: LogPosition,
+        through: LogPosition,
+        limit: int,
+        known: KnownColumns | None = None,
+    ) -> list[Entry]:
         """The first `limit` arrivals of a namespace at positions after < p <= through. Fewer: there are no more."""
         for _ in range(_TRIES_MAX):
             first = self._first()
@@ -85,12 +147,25 @@ class ColdFeed:
                 continue
             try:
                 more = await asyncio.to_thread(
-                    self._read, namespace, after, through, limit - len(found), wanted, tail, declared
+                    self._read, namespace, after, through, limit - len(found), wanted, tail, declared, known
                 )
             except FileNotFoundError:
                 continue
             return found + more
         raise Conflict("segments were dropped again and again while they were read: ask again")
+
+    async def others(self, namespace: str) -> AsyncIterator[list[Entry]]:
+        """What the tables have of other logs, or of a part of ours that was lost: it is in no page."""
+        async for found in self._history.others(namespace):
+            yield list(entries_of_stored(found, NOTHING))
+
+    async def lost_since(self, namespace: str, position: LogPosition) -> bool:
+        """Whether something of it came after a position."""
+        return await self._history.lost_since(namespace, position)
+
+    async def has_others(self, namespace: str) -> bool:
+        """Whether there is anything of that kind."""
+        return await self._history.has_others(namespace)
 
     async def identified(self, after: LogPosition) -> AsyncIterator[list[Identified]]:
         """Every change past a position that has an id, of every namespace. For a start: nothing is dropped yet."""
@@ -99,7 +174,7 @@ class ColdFeed:
         # of the tail would be in neither.
         tail = list(self._log.tail(LogPosition(max(after, self._log.sealed))))
         first = self._first()
-        if after + 1 < first:
+        if after + 1 < first or after == NOWHERE:
             async for found in self._history.identified(LogPosition(first - 1)):
                 yield found
         for segment in kept:
@@ -116,17 +191,34 @@ class ColdFeed:
         segments: Sequence[SegmentInfo],
         tail: Iterator[Frame],
         declared: Mapping[str, Columns],
+        known: KnownColumns | None,
     ) -> list[Entry]:
         # All frames are taken first: the files behind them are open, and must not stay so.
         frames = list(tail)
         found: list[Entry] = []
         for segment in segments:
             changes = self._of_segment(segment, namespace, after, through, limit)
-            found += islice(entries_of_stored(changes, declared), limit - len(found))
+            found += islice(entries_of_stored(changes, declared, known), limit - len(found))
             if len(found) >= limit:
                 return found
         last = (change for change in _of_frames(frames, namespace) if after < change.position <= through)
-        return found + list(islice(entries_of_stored(last, declared), limit - len(found)))
+        return found + list(islice(entries_of_stored(last, declared, known), limit - len(found)))
+
+    def _first_misfit(
+        self,
+        table: TableName,
+        columns: Columns,
+        after: LogPosition,
+        segments: Sequence[SegmentInfo],
+        tail: Iterator[Frame],
+    ) -> ColumnDelta | None:
+        frames = list(tail)
+        parts = [self._of_segment(each, table.namespace, after, each.last, _CHANGES_STEP) for each in segments]
+        for change in chain(*parts, _of_frames(frames, table.namespace)):
+            delta = delta_of_stored(change) if change.table == table.table and change.position > after else None
+            if delta is not None and (misfit := first_misfit(delta.columns, columns)) is not None:
+                return misfit
+        return None
 
     def _first(self) -> LogPosition:
         """The first position that the log still has: what is before is in the tables alone."""
@@ -150,7 +242,7 @@ class ColdFeed:
     def _of_segment(
         self, segment: SegmentInfo, namespace: str, after: LogPosition, through: LogPosition, step: int
     ) -> Iterator[StoredChange]:
-        """The changes of one segment, all of them; so many at a time are made Python's, for whoever stops early."""
+        """The changes of one segment, all of them; so many at a time are made Python's, for readers may stop early."""
         # Not above: it takes a tenth of a second, which the gateway's start can do without.
         import pyarrow.compute as pc
 
@@ -165,18 +257,13 @@ class ColdFeed:
     def _segment(self, segment: SegmentInfo, namespace: str) -> pa.Table:
         """A namespace's rows that are no dead letters, in the order of arrival. A client that catches up asks for page
         after page of them."""
-        import pyarrow.compute as pc
-
         key = (str(segment.path), namespace)
         with self._lock:
             table = self._cache.get(key)
             if table is not None:
                 self._cache.move_to_end(key)
                 return table
-        with pa.OSFile(str(segment.path)) as source:
-            ours = (pc.field("namespace") == namespace) & pc.field("error").is_null()
-            table = pq.read_table(source, columns=list(_READ), filters=ours)
-        table = table.sort_by("position")
+        table = read_rows(str(segment.path), _READ, namespace=namespace).sort_by("position")
         if table.nbytes <= _SEGMENT_CACHED_BYTES_MAX:
             with self._lock:
                 self._cache[key] = table
@@ -191,8 +278,7 @@ def _has(segment: SegmentInfo, namespace: str) -> bool:
 
 def _identified_in_segment(segment: SegmentInfo, after: LogPosition) -> list[Identified]:
     names = ("namespace", "source", "id", "hlc")
-    with pa.OSFile(str(segment.path)) as source:
-        rows = pq.read_table(source, columns=list(names), filters=[("position", ">", after)])
+    rows = read_rows(str(segment.path), names, after=after, with_errors=True)
     rows = rows.filter(rows["id"].is_valid())
     return [Identified(*row) for row in zip(*(rows[name].to_pylist() for name in names), strict=True)]
 
@@ -216,3 +302,12 @@ def _of_frames(frames: Iterable[Frame], namespace: str) -> Iterator[StoredChange
             if rows.table.namespace == namespace:
                 changes += changes_of_rows(rows, frame.header.source)
         yield from sorted(changes)
+
+
+def _learn(known: KnownColumns, namespace: str, segments: Sequence[SegmentInfo], tail: Iterator[Frame]) -> None:
+    # All frames are taken first: the files behind them are open, and must not stay so.
+    frames = list(tail)
+    for segment in segments:
+        known.learn_segment(segment, namespace)
+    for each in columns_of_changes(_of_frames(frames, namespace)):
+        known.learn(*each)

@@ -2,15 +2,15 @@
 
 A cursor is a number below 2^63 that only grows, as the protocol has it. Its lower bits are the position. Above them is
 the place of the span in the log's lineage, so that cursors grow from span to span, and a hash of the span's identity,
-so that another log's cursor is told from ours. Positions that were issued before logs had identities stand for
-themselves: yesterday's cursors can be read.
+so that another log's cursor is told from ours: a new log takes an identity with a hash that no log has which its tables
+know of. Positions that were issued before logs had identities stand for themselves: yesterday's cursors can be read.
 
     bit 62..58  the span's place, 31 for all from there on
     bit 57..46  the hash of its identity, never 0; all of this is 0 for a log without one
     bit 45..0   the position
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -39,7 +39,7 @@ class Cursors:
 
     def decode(self, cursor: int) -> LogPosition:
         """The position that a cursor stands for. Raises Invalid (`cursor_expired`) for one of another log, or of a part
-        of ours that was lost: whoever has it must begin again."""
+        of ours that was lost: a client that has it must begin again."""
         if cursor == 0:
             return NOWHERE
         tag, position = cursor >> POSITION_BITS, LogPosition(cursor & _POSITION_MASK)
@@ -48,6 +48,11 @@ class Cursors:
             if _tag(place, span.log) == tag and lineage.covered({span.log: position}) == position >= span.first:
                 return position
         raise Invalid(f"the cursor is not of this log. got={cursor}", reason="cursor_expired")
+
+    @property
+    def lineage(self) -> Lineage:
+        """The lineage that positions are of, as it is now."""
+        return self._lineage()
 
     def is_ours(self, log: LogId, position: LogPosition) -> bool:
         """Whether a position that was kept beside its log's identity is one of ours."""
@@ -58,9 +63,16 @@ class Cursors:
         return self._lineage().log_at(position)
 
 
+def is_told_apart(log: LogId, others: Iterable[LogId]) -> bool:
+    """Whether no cursor of the others passes for one of this log: one in 4,095 has the same hash."""
+    return all(_hash(log) != _hash(other) for other in others if other not in (log, UNNAMED))
+
+
 @lru_cache(256)
 def _tag(place: int, log: LogId) -> int:
-    if log == UNNAMED:
-        return 0
+    return 0 if log == UNNAMED else min(place, _PLACE_MAX) << HASH_BITS | _hash(log)
+
+
+def _hash(log: LogId) -> int:
     digest = int.from_bytes(blake2b(log.encode(), digest_size=8).digest(), "big")
-    return min(place, _PLACE_MAX) << HASH_BITS | digest % ((1 << HASH_BITS) - 1) + 1
+    return digest % ((1 << HASH_BITS) - 1) + 1

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from mainstem.feeds.columns import KnownColumns
 from mainstem.feeds.fitting import Columns, first_misfit
-from mainstem.log.expand import Rows
+from mainstem.log.seal.expand import Rows
 from mainstem.model.position import LogPosition
 from mainstem.wire.checkpoints import split_columns
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, encode_delta, response_delta
@@ -50,17 +51,27 @@ def entries_of_parts(first: LogPosition, deltas: Sequence[RowDelta], parts: Sequ
     ]
 
 
-def entries_of_stored(changes: Iterable[StoredChange], declared: Mapping[str, Columns]) -> Iterator[Entry]:
-    """Changes read back. What its table has as a dead letter is passed over: what cannot be a row, and what does not
-    fit the declared types, given by table."""
+def entries_of_stored(
+    changes: Iterable[StoredChange], declared: Mapping[str, Columns], known: KnownColumns | None = None
+) -> Iterator[Entry]:
+    """Changes read back. What its table has as a dead letter is passed over: what cannot be a row, what does not fit
+    the declared types, given by table, and what has a column that its table refuses."""
     for change in changes:
         delta = delta_of_stored(change)
-        if delta is None:
+        if delta is None or (known is not None and known.refusal(delta.table, delta.columns) is not None):
             continue
         columns = declared.get(change.table)
         if columns and first_misfit(delta.columns, columns) is not None:
             continue
         yield entry_of(change.position, delta)
+
+
+def columns_of_changes(changes: Iterable[StoredChange]) -> Iterator[tuple[str, LogPosition, tuple[str, ...]]]:
+    """The columns that each change has, as `KnownColumns.learn` is told of them."""
+    for change in changes:
+        delta = delta_of_stored(change)
+        if delta is not None:
+            yield delta.table, LogPosition(change.position), tuple([each.column for each in delta.columns])
 
 
 def delta_of_stored(change: StoredChange) -> RowDelta | None:

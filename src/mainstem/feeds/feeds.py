@@ -1,4 +1,4 @@
-"""The feeds of every gateway: what arrived, in the order of the log, for whoever asks with a cursor.
+"""The feeds of every gateway: what arrived, in the order of the log, for clients that ask with a cursor.
 
 A cursor is a log position. What arrived lately is in memory, the rest is read from where it rests; either way a page
 continues exactly where the last one ended.
@@ -6,25 +6,36 @@ continues exactly where the last one ended.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 from mainstem.feeds.cold import ColdFeed, History
+from mainstem.feeds.columns import KnownColumns
 from mainstem.feeds.declared import Declared, NothingDeclared
-from mainstem.feeds.entries import Entry, changes_of_rows, entries_of_parts, entries_of_stored
+from mainstem.feeds.delta_batch import DeltaBatch
+from mainstem.feeds.entries import (
+    Entry,
+    StoredChange,
+    changes_of_rows,
+    columns_of_changes,
+    entries_of_parts,
+    entries_of_stored,
+)
 from mainstem.feeds.fitting import Columns
 from mainstem.feeds.hot import HotWindow
 from mainstem.feeds.seen import SeenDeltas
-from mainstem.feeds.tap import Arrival, DeltaBatch, Tap
 from mainstem.log import Log
-from mainstem.log.expand import Expander
-from mainstem.model.batch import BatchHeader
-from mainstem.model.errors import Invalid
-from mainstem.model.position import LogPosition
+from mainstem.log.tap import Arrival, Tap
+from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.names import TableName
+from mainstem.model.position import NOWHERE, LogPosition
+from mainstem.wire.sync import ColumnDelta
 
 logger = logging.getLogger(__name__)
 
+_TRIES_MAX = 5
 PULL_DEFAULT = 100
 PULL_MAX = 10_000
 # A message is 16 MiB at most, and a single delta may be nearly that.
@@ -54,11 +65,16 @@ Listener = Callable[[], None]
 class Feed:
     """One gateway's arrivals and who wants to hear of them."""
 
-    __slots__ = ("hot", "listeners")
+    __slots__ = ("hot", "known", "learning", "listeners", "missed")
 
     def __init__(self, start: LogPosition) -> None:
         self.hot = HotWindow(start)
         self.listeners: set[Listener] = set()
+        # The columns of its tables; None until somebody pulls.
+        self.known: KnownColumns | None = None
+        self.learning = asyncio.Lock()
+        # What arrives while they are looked up: the columns of each row, in the log's order.
+        self.missed: list[tuple[str, LogPosition, tuple[str, ...]]] | None = None
 
     def tell(self) -> None:
         """Something arrived."""
@@ -126,14 +142,15 @@ class Feeds:
     async def pull(self, gateway: str, since: int, limit: int) -> Page:
         """What arrived after a cursor. Raises Invalid (`cursor_expired`) for one that is not from here."""
         after = self._check(since)
-        if self.declared.known(gateway) is None:
-            # Now rather than with the next arrival, which would have to be read from the log.
-            await self.declared.load(gateway)
-        feed = self._feed(gateway)
+        if NOWHERE < after < self._log.lineage.spans[-1].first and await self._cold.lost_since(gateway, after):
+            raise Invalid(
+                f"the log lost what came after the cursor, and the tables have it. got={since}", reason="cursor_expired"
+            )
+        feed, known = await self._ready(gateway)
         if after >= feed.hot.start:
             return self._hot_page(feed, after, limit)
         start = feed.hot.start
-        entries = await self._cold.page(gateway, after=after, through=start, limit=limit)
+        entries = await self._cold.page(gateway, after=after, through=start, limit=limit, known=known)
         if len(entries) >= limit:
             return _bounded(Page(entries, entries[-1].position, True))
         if feed.hot.start > start or self._feeds.get(gateway) is not feed:
@@ -141,6 +158,14 @@ class Feeds:
             return _bounded(Page(entries, start, True))
         rest = self._hot_page(feed, start, limit - len(entries))
         return _bounded(Page(entries + rest.entries, rest.cursor, rest.has_more))
+
+    async def has_others(self, gateway: str) -> bool:
+        """Whether the tables have changes that no pull has: of another log, or of a part of ours that was lost."""
+        return await self._cold.has_others(gateway)
+
+    def others(self, gateway: str) -> AsyncIterator[list[Entry]]:
+        """Those changes, at no position."""
+        return self._cold.others(gateway)
 
     def pull_hot(self, gateway: str, since: LogPosition, limit: int) -> Page | None:
         """The same from memory alone; None where that does not reach back far enough."""
@@ -183,14 +208,81 @@ class Feeds:
             self.seen.advance(appended.last)
         if isinstance(batch, DeltaBatch):
             if batch.gateway in self._feeds:
-                self._take(batch.gateway, entries_of_parts(appended.first, batch.deltas, batch.parts))
+                self._take_deltas(batch, appended.first, appended.last)
             return
         for namespace in {table.namespace for table in batch.tables} & self._feeds.keys():
-            declared = self.declared.known(namespace)
-            if declared is None:
-                self._leave_out(namespace, appended.last)
-            else:
-                self._take(namespace, _entries_of_batch(arrival, namespace, declared))
+            self._take_changes(namespace, arrival)
+
+    async def _ready(self, gateway: str) -> tuple[Feed, KnownColumns]:
+        """A gateway's feed, and what is known of its tables' columns."""
+        for _ in range(_TRIES_MAX):
+            feed = self._feed(gateway)
+            known = await self._known(gateway, feed)
+            if self._feeds.get(gateway) is feed:
+                return feed, known
+            # It was evicted meanwhile, and heard of nothing since.
+        raise Conflict("too many gateways are pulled from at once: ask again")
+
+    async def _known(self, gateway: str, feed: Feed) -> KnownColumns:
+        """What is known of the tables' columns. Looked up now rather than with the next arrival, which would have to be
+        read from the log."""
+        async with feed.learning:
+            if feed.known is None or feed.known.declared is not self.declared.known(gateway):
+                feed.missed = []
+                try:
+                    known = await self._cold.known_columns(gateway)
+                    for table, position, names in feed.missed:
+                        known.learn(table, position, names)
+                    feed.known = known
+                finally:
+                    feed.missed = None
+            return feed.known
+
+    async def first_misfit(
+        self, table: TableName, columns: Columns, after: LogPosition
+    ) -> tuple[ColumnDelta | None, LogPosition]:
+        """The first value that is not of its column's type, of what the log has of a table past a position; and how far
+        was looked."""
+        return await self._cold.first_misfit(table, columns, after)
+
+    def columns_of(self, gateway: str) -> KnownColumns | None:
+        """What is known of the tables' columns, None where nobody pulled, or it has to be looked up again."""
+        feed = self._feeds.get(gateway)
+        known = None if feed is None else feed.known
+        return None if known is None or known.declared is not self.declared.known(gateway) else known
+
+    def _take_deltas(self, batch: DeltaBatch, first: LogPosition, last: LogPosition) -> None:
+        feed, known = self._feeds[batch.gateway], self.columns_of(batch.gateway)
+        columns = [
+            (delta.table, LogPosition(first + index), tuple([each.column for each in delta.columns]))
+            for index, delta in enumerate(batch.deltas)
+        ]
+        if feed.missed is not None:
+            feed.missed += columns
+        if known is None:
+            self._leave_out(batch.gateway, last)
+            return
+        for table, position, names in columns:
+            known.learn(table, position, names)
+        entries = entries_of_parts(first, batch.deltas, batch.parts)
+        taken = [known.refusal(delta.table, delta.columns) is None for delta in batch.deltas]
+        self._take(batch.gateway, list(compress(entries, taken)))
+
+    def _take_changes(self, namespace: str, arrival: Arrival) -> None:
+        """The changes of another door's batch, as deltas."""
+        feed, known = self._feeds[namespace], self.columns_of(namespace)
+        if known is None and feed.missed is None:
+            self._leave_out(namespace, arrival.appended.last)
+            return
+        changes = _changes_of_batch(arrival, namespace)
+        if feed.missed is not None:
+            feed.missed += columns_of_changes(changes)
+        if known is None:
+            self._leave_out(namespace, arrival.appended.last)
+            return
+        for each in columns_of_changes(changes):
+            known.learn(*each)
+        self._take(namespace, list(entries_of_stored(changes, known.declared, known)))
 
     def _take(self, gateway: str, entries: list[Entry]) -> None:
         feed = self._feeds[gateway]
@@ -214,7 +306,7 @@ class Feeds:
         """Record what became durable after the index was last stored."""
         missing = self.seen.stored
         target = self._log.durable
-        if missing >= target:
+        if missing >= target and not self.seen.is_new:
             return
         async for found in self._cold.identified(missing):
             self.seen.record_again(found)
@@ -245,23 +337,10 @@ def _bounded(page: Page) -> Page:
     return page
 
 
-def _entries_of_batch(arrival: Arrival, namespace: str, declared: Mapping[str, Columns]) -> list[Entry]:
-    """The changes of another door's batch, as deltas."""
-    batch, appended = arrival.batch, arrival.appended
-    header = BatchHeader(
-        first=appended.first,
-        count=batch.count,
-        hlc_first=appended.hlc_first,
-        arrival_ms=0,
-        source=batch.source,
-        sequence=batch.sequence,
-        fingerprint=batch.fingerprint,
-        encoding=batch.encoding,
-    )
-    changes = [
+def _changes_of_batch(arrival: Arrival, namespace: str) -> list[StoredChange]:
+    return sorted(
         change
-        for rows in Expander().expand(header, batch.payload, "a batch that just arrived")
+        for rows in arrival.rows()
         if rows.table.namespace == namespace
-        for change in changes_of_rows(rows, batch.source)
-    ]
-    return list(entries_of_stored(sorted(changes), declared))
+        for change in changes_of_rows(rows, arrival.batch.source)
+    )

@@ -6,17 +6,18 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from mainstem.admission import Intake
+from mainstem.feeds.columns import KnownColumns
+from mainstem.feeds.delta_batch import DeltaBatch
 from mainstem.feeds.feeds import Feeds
 from mainstem.feeds.fitting import Columns, first_misfit
 from mainstem.feeds.schemas import Schemas
-from mainstem.feeds.tap import DeltaBatch
-from mainstem.log.shapes import names_error
+from mainstem.log.seal.shapes import names_error
 from mainstem.model.batch import Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.checksum import crc32
 from mainstem.model.errors import Overloaded
 from mainstem.model.hlc import Hlc
-from mainstem.model.names import RULES_TABLE
+from mainstem.model.names import RULES_TABLE, TableName, describes_collections
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import BadDelta, RowDelta, SyncPush, check_push, join_push, push_part, tables_of
@@ -47,10 +48,11 @@ class Pushes:
         What is under way goes on when the caller goes away: its outcome decides what a retry is told.
         """
         declared = await self._feeds.declared.load(gateway)
+        known = self._feeds.columns_of(gateway)
         if len(push.deltas) > _CHECKED_HERE_MAX:
-            await asyncio.to_thread(self._check, gateway, push, declared)
+            await asyncio.to_thread(self._check, gateway, push, declared, known)
         else:
-            self._check(gateway, push, declared)
+            self._check(gateway, push, declared, known)
         if not push.deltas:
             return self._feeds.newest
         return await self.write(gateway, push, parts)
@@ -76,14 +78,17 @@ class Pushes:
         if self._under_way:
             await asyncio.wait(self._under_way)
 
-    def _check(self, gateway: str, push: SyncPush, declared: Mapping[str, Columns]) -> None:
+    def _check(self, gateway: str, push: SyncPush, declared: Mapping[str, Columns], known: KnownColumns | None) -> None:
         check_push(push, gateway, self._clock.now_ms())
         for delta in push.deltas:
-            if delta.table == RULES_TABLE:
+            if delta.table == RULES_TABLE or describes_collections(TableName(gateway, delta.table)):
                 raise BadDelta(
                     f"a table is the server's own. got={delta.table}", reason="invalid_name", delta_id=delta.delta_id
                 )
             _check_fits(delta, declared.get(delta.table, _NO_COLUMNS))
+            reason = None if known is None else known.refusal(delta.table, delta.columns)
+            if reason is not None:
+                raise BadDelta(reason, reason="schema_mismatch", delta_id=delta.delta_id)
         self._schemas.check(gateway, push.deltas)
 
     async def _store(self, gateway: str, push: SyncPush, parts: Sequence[bytes]) -> LogPosition:

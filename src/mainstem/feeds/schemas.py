@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainstem.log.shapes import names_error
+from mainstem.log.seal.shapes import names_error
 from mainstem.model.errors import Corrupt, Invalid
 from mainstem.wire.sync import BadDelta, RowDelta, table_name
 

@@ -56,7 +56,10 @@ class SeenDeltas:
         self._writing = Lock()
         self._reading = Lock()
         # Everything up to here is in the file; `_complete` says the same of file and memory together.
-        self.stored = self._found()
+        found = self._found()
+        # Whether it has to be made from the beginning: what tables have of other logs is in it as well.
+        self.is_new = found is None
+        self.stored = found or NOWHERE
         self._complete = self.stored
         # Seen and not in the file yet: what is being stored, and what came since.
         self._storing: set[bytes] = set()
@@ -64,18 +67,18 @@ class SeenDeltas:
         self._newest: dict[ClientId, int] = {}
         self._newest_waiting: set[ClientId] = set()
 
-    def _found(self) -> LogPosition:
+    def _found(self) -> LogPosition | None:
         """How far the file is. One of another log knows deltas that ours may lack: it is emptied, and made again."""
         with self._connection as connection:
             row = connection.execute("SELECT position FROM covered").fetchone()
             of = connection.execute("SELECT log FROM covered_log").fetchone()
             position = LogPosition(row[0]) if row else NOWHERE
             if self._cursors.is_ours(LogId(of[0]) if of else UNNAMED, position):
-                return position
+                return position if row else None
             connection.execute("BEGIN")
             for table in ("seen", "newest", "covered", "covered_log"):
                 connection.execute(f"DELETE FROM {table}")
-            return NOWHERE
+            return None
 
     @property
     def waiting_count(self) -> int:

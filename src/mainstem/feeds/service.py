@@ -21,6 +21,8 @@ from mainstem.runtime.clock import Clock
 from mainstem.wire.sync import ColumnDelta, Op, RowDelta, SyncPush, delta_id, parse_value
 
 SERVER = "mainstem"
+# How long a first sync waits for a checkpoint that it cannot do without. It is told when to come back then.
+CHECKPOINT_S_MAX = 20.0
 
 # Brings a gateway's schema into the lake. Raises Invalid where a column is there with another type.
 Declare = Callable[[str, TableSchema], Awaitable[None]]
@@ -126,6 +128,9 @@ class SyncService:
         """
         self.checkpoints.consider(gateway, self._feeds.newest)
         found = self.checkpoints.newest(gateway)
+        if found is None and await self._feeds.has_others(gateway):
+            # No pull brings what another log wrote, or what a part of ours did that was lost: a checkpoint does.
+            found = await self.checkpoints.reach(gateway, NOWHERE, CHECKPOINT_S_MAX)
         if found is None:
             return None
         cursor = self.cursors.encode(found.position)

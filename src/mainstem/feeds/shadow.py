@@ -61,12 +61,31 @@ class Shadow:
         self._count = 0
         self._tables: dict[str, dict[str, ShadowRow]] = {}
         self._rules_since: list[int] = []
+        # The stamp of the rules that held before the first position.
+        self._rules_began: tuple[int, str] = (-1, "")
         self._rules: list[Rules | None] = []
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns that are followed."""
         return self._columns
+
+    def begin(self, entries: Iterable[Entry]) -> None:
+        """Take in what was there before the first position, in any order. Raises NewColumns, and Overloaded."""
+        for entry in entries:
+            (delta,) = decode_response(entry.encoded).deltas
+            if entry.table == RULES_TABLE:
+                self._begin_rules(delta)
+            else:
+                self._take(delta, NOWHERE)
+
+    def _begin_rules(self, delta: RowDelta) -> None:
+        """The newest of several counts, by the clock."""
+        if delta.row_id != RULES_ROW or (delta.hlc, delta.client_id) <= self._rules_began:
+            return
+        self._rules_began = delta.hlc, delta.client_id
+        self._rules_since, self._rules = [], []
+        self._take_rules(delta, NOWHERE)
 
     def advance(self, entries: Iterable[Entry], position: LogPosition) -> None:
         """Take in what arrived, up to a position. Raises NewColumns, and Overloaded at the bound."""

@@ -9,6 +9,7 @@ import msgspec
 from mainstem.feeds.feeds import PULL_MAX, Feeds
 from mainstem.feeds.shadow import NewColumns, Shadow
 from mainstem.model.errors import Corrupt
+from mainstem.model.position import NOWHERE
 
 _TRIES_MAX = 10
 
@@ -16,7 +17,9 @@ _TRIES_MAX = 10
 class Shadows:
     """Shadows are made when they are first needed, from the feed. That a gateway may have rules is kept in a file."""
 
-    def __init__(self, path: Path, feeds: Feeds) -> None:
+    def __init__(self, path: Path, feeds: Feeds, *, any_may_be_ruled: bool = False) -> None:
+        """`any_may_be_ruled`: the file may lack gateways whose rules came in elsewhere, so all are asked for theirs."""
+        self._any_may_be_ruled = any_may_be_ruled
         self._path = path
         self._feeds = feeds
         self._shadows: dict[str, Shadow] = {}
@@ -30,7 +33,7 @@ class Shadows:
 
     def is_ruled(self, gateway: str) -> bool:
         """Whether the gateway has, or ever had, rules."""
-        return gateway in self._ruled
+        return self._any_may_be_ruled or gateway in self._ruled
 
     def mark(self, gateway: str) -> None:
         """Rules are about to be written: from here on nobody is answered without asking for them."""
@@ -80,6 +83,9 @@ class Shadows:
         return shadow
 
     async def _fold(self, gateway: str, shadow: Shadow) -> None:
+        if shadow.position == NOWHERE:
+            async for entries in self._feeds.others(gateway):
+                await asyncio.to_thread(shadow.begin, entries)
         while True:
             page = await self._feeds.pull(gateway, shadow.position, PULL_MAX)
             if page.has_more:

@@ -68,7 +68,7 @@ class _Page:
             steady = had and self._always(table, row)
             return [entry.encoded for entry in own] if steady else _whole(table, row_id, row)
         if had and not row.row.visible:
-            # It is gone for everyone: whoever had it is told of the delete itself.
+            # It is gone for everyone: clients that had it are told of the delete itself.
             return [encode_delta(delta) for delta in deltas_of_row(table, row_id, row.row)]
         if had or any(entry.client_id == client for entry in own):
             return [self._evict(table, row_id, row)]

@@ -58,7 +58,7 @@ class ReadingCompanion(Protocol):
 class Companions:
     """Several states beside one log: one that the log always had, and others by name.
 
-    What is stored of a name that nobody answers to any more is kept as it is, and handed back.
+    What is stored under a name without a section is kept as it is, and handed back.
     """
 
     def __init__(self, first: Companion, parts: Mapping[str, ReadingCompanion]) -> None:
@@ -102,7 +102,7 @@ def recorder(companion: Companion | ReadingCompanion) -> Callable[[BatchHeader, 
 
 
 class NoCompanion:
-    """For a log that nobody accompanies."""
+    """For a log without a companion."""
 
     def record(self, header: BatchHeader) -> None:
         pass

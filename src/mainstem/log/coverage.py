@@ -2,7 +2,7 @@
 
 It is told of segments (what each table has in them) and of covered positions (what each table has committed), and
 knows the persisted watermark: the last position of the longest prefix of segments of which every table covers its
-part. It reads nothing and writes nothing; whoever owns several physical tables for one name folds them before.
+part. It reads nothing and writes nothing; a caller with several physical tables for one name folds them before.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mainstem.log.segments import SegmentInfo
+from mainstem.log.seal.segments import SegmentInfo
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 

@@ -1,4 +1,4 @@
-"""Keeps the companion stored beside the log, and drops the files of frames that nobody needs any more.
+"""Keeps the companion stored beside the log, and drops files of frames and segments that are not needed any more.
 
 A file is needed until its batches are in a segment and in the stored companion. Dumps can be large, so they are not
 made with every segment: sealed files wait for the next dump, which is due after a time or a size.
@@ -11,8 +11,9 @@ from mainstem.log import companion as companions
 from mainstem.log.companion import Companion, ReadingCompanion
 from mainstem.log.disk import Disk
 from mainstem.log.kept import KeptFrames
+from mainstem.log.seal.segments import SegmentInfo
 from mainstem.log.settings import LogSettings
-from mainstem.log.wal import WalFile
+from mainstem.log.wal.files import WalFile
 from mainstem.model.hlc import Hlc
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock
@@ -76,3 +77,9 @@ class Keeper:
         companions.write(self._disk, self._settings.folder, self._settings.scratch_folder, stored)
         for file in spent:
             self._kept.take(file)
+
+    def remove(self, segments: list[SegmentInfo]) -> None:
+        """Remove segments that everybody is done with, durably. Blocks on the disk."""
+        for segment in segments:
+            self._disk.remove(segment.path)
+        self._disk.sync_dir(self._settings.segments_folder)

@@ -1,18 +1,20 @@
 """Where a frame lies on the disk, and files of frames that are kept for readers after they were sealed.
 
-A sealed file is needed by nobody but readers who want batches as they came: a consumer of a topic that is a little
-behind. Such files are moved into a folder of their own, the oldest are removed at a bound, and all of them when the log
+Only readers who want batches as they came still need a sealed file: a consumer of a topic that is a little behind. Such
+files are moved into a folder of their own, the oldest are removed at a bound, and all of them when the log
 is opened again: everything in them is in segments too, so nothing depends on them.
 """
 
 import os
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
+from mainstem.log import frames
 from mainstem.log.disk import Disk
 from mainstem.log.settings import LogSettings
-from mainstem.log.wal import WalFile, wal_path
+from mainstem.log.wal.files import WalFile, wal_path
 from mainstem.model.errors import Corrupt
 from mainstem.model.position import LogPosition
 
@@ -53,7 +55,7 @@ class KeptFrames:
             # Dealt with before, by a call that failed at a later file.
             return
         except OSError:
-            # Nobody depends on it: a disk that cannot rename must not keep the log from letting go.
+            # Readers can do without the file: where the disk cannot rename, the log must be able to let go of it.
             self._disk.remove(file.path)
             return
         self._files.append(file)
@@ -98,3 +100,33 @@ def _read(fd: int, start: int, size: int, file: LogPosition) -> bytes:
             raise Corrupt(f"file of frames ends early. expected={size} bytes got={len(data)}", place=f"{file}:{start}")
         data += more
     return data
+
+
+def read_tail(files: Sequence[WalFile], after: LogPosition) -> Generator[frames.Frame, None, None]:
+    """The frames of files past a position, as far as they are durable now. The files are opened at once."""
+    parts = [(file.path.open("rb"), file.bytes) for file in files]
+
+    def read() -> Generator[frames.Frame, None, None]:
+        try:
+            for handle, size in parts:
+                with handle:
+                    data = handle.read(size)
+                for frame in frames.decode_all(data, handle.name):
+                    if frame.header.last > after:
+                        yield frame
+        finally:
+            # Whoever stops early leaves files behind that were not read yet.
+            for handle, _ in parts:
+                handle.close()
+
+    return read()
+
+
+def placed(
+    tail: Generator[frames.Frame, None, None], files: Sequence[LogPosition]
+) -> Generator[tuple[frames.Frame, Place], None, None]:
+    """Frames with where each of them is, in files that begin with these positions."""
+    for frame in tail:
+        file = files[bisect_right(files, frame.header.first) - 1]
+        size = frames.OVERHEAD_BYTES + len(frame.header.source.encode()) + len(frame.payload)
+        yield frame, Place(file, frame.end - size, size)

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from mainstem.log.disk import Disk, store
-from mainstem.log.segments import SegmentInfo
+from mainstem.log.seal.segments import SegmentInfo
 from mainstem.model.errors import Corrupt
 from mainstem.model.position import UNNAMED, Lineage, LogId, LogPosition, Span
 
@@ -55,23 +55,32 @@ def settle(
     path = folder / FILE
     place = _place(folder)
     stored = _read(path)
+    lineage = _checked(stored, path, segments, last)
+    if stored is not None and stored.place == place:
+        return lineage
+    renewed = renew(lineage, last, new_id)
+    write(disk, folder, scratch, renewed)
+    if stored is not None:
+        logger.warning("the log's folder is a copy: from position %d on it is the log %s", last + 1, renewed.log)
+    return renewed
+
+
+def look(folder: Path, segments: list[SegmentInfo], last: LogPosition) -> Lineage:
+    """The lineage as the folder has it, without a span where the log never had an identity. Nothing is changed."""
+    path = folder / FILE
+    return _checked(_read(path), path, segments, last)
+
+
+def _checked(stored: _Stored | None, path: Path, segments: list[SegmentInfo], last: LogPosition) -> Lineage:
     if stored is None:
         _check_unnamed(segments, path)
-        spans = [Span(UNNAMED, LogPosition(1))] if last else []
-        lineage = Lineage((*spans, Span(new_id(), LogPosition(last + 1))))
-        write(disk, folder, scratch, lineage)
-        return lineage
+        return Lineage((Span(UNNAMED, LogPosition(1)),) if last else ())
     lineage = _lineage(stored, path)
     if lineage.spans[-1].first > last + 1:
         raise Corrupt(
             f"log ends before its identity begins. expected={lineage.spans[-1].first - 1} got={last}", place=str(path)
         )
-    if stored.place == place:
-        return lineage
-    renewed = renew(lineage, last, new_id)
-    write(disk, folder, scratch, renewed)
-    logger.warning("the log's folder is a copy: from position %d on it is the log %s", last + 1, renewed.log)
-    return renewed
+    return lineage
 
 
 def renew(lineage: Lineage, last: LogPosition, new_id: Callable[[], LogId] = new_log_id) -> Lineage:
@@ -113,7 +122,7 @@ def _check_unnamed(segments: list[SegmentInfo], path: Path) -> None:
 
 
 def _place(folder: Path) -> str:
-    # An inode alone may be used again after its file was removed. Nobody changes the lock file, and moving the folder
+    # An inode alone may be used again after its file was removed. Nothing changes the lock file, and moving the folder
     # leaves its times alone.
     found = (folder / "lock").stat()
     return f"{found.st_ino}:{found.st_ctime_ns}"

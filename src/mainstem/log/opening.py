@@ -13,9 +13,9 @@ from mainstem.log import companion as companions
 from mainstem.log import recovery
 from mainstem.log.companion import Companion, ReadingCompanion, Stored
 from mainstem.log.disk import Disk
-from mainstem.log.segments import SegmentInfo, list_segments
+from mainstem.log.seal.segments import SegmentInfo, list_segments
 from mainstem.log.settings import LogSettings
-from mainstem.log.wal import WalFile
+from mainstem.log.wal.files import WalFile
 from mainstem.model.errors import Corrupt
 from mainstem.model.hlc import Hlc
 from mainstem.model.position import LogPosition
@@ -46,8 +46,19 @@ class Found(NamedTuple):
 
 async def find(settings: LogSettings, disk: Disk, companion: Companion | ReadingCompanion) -> Found:
     """Read everything and bring the companion up to date. Called on the loop; the disk's part is in threads."""
-    record = companions.recorder(companion)
     await asyncio.to_thread(_empty, settings.scratch_folder)
+    found = await look(settings, companion)
+    # Only now that everything is found to be whole is anything changed.
+    if found.torn is not None:
+        path, offset, torn_bytes = found.torn
+        await asyncio.to_thread(disk.truncate, path, offset)
+        logger.warning("log.recovered", extra={"file": str(path), "offset": offset, "bytes_cut": torn_bytes})
+    return found
+
+
+async def look(settings: LogSettings, companion: Companion | ReadingCompanion) -> Found:
+    """The same, and change nothing."""
+    record = companions.recorder(companion)
     stored = await asyncio.to_thread(companions.read, settings.folder)
     if stored.data is not None:
         companion.load(stored.data)
@@ -75,10 +86,6 @@ async def find(settings: LogSettings, disk: Disk, companion: Companion | Reading
     if last < max(stored.position, sealed):
         place = str(files[-1].path) if files else str(settings.wal_folder)
         raise Corrupt(f"log ends early. expected={max(stored.position, sealed)} got={last}", place=place)
-    # Only now that everything is found to be whole is anything changed.
-    if torn is not None:
-        await asyncio.to_thread(disk.truncate, torn.path, torn.offset)
-        logger.warning("log.recovered", extra={"file": str(torn.path), "offset": torn.offset, "bytes_cut": torn.bytes})
     unsealed = [file for file in files if file.first > sealed and file.changes]
     spent = [file for file in files if file.first <= sealed]
     return Found(segments, unsealed, spent, sealed, last, hlc, torn)
@@ -99,6 +106,6 @@ def _check_start(
 
 
 def _empty(folder: Path) -> None:
-    """Whatever was being written when we went down has no name yet, so nobody knows of it."""
+    """Whatever was being written when we went down has no name yet, so no reader has seen it."""
     for path in folder.iterdir():
         path.unlink()

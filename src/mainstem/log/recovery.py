@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mainstem.log import frames
-from mainstem.log.wal import WalFile, first_of
+from mainstem.log.wal.files import WalFile, first_of
 from mainstem.model.batch import BatchHeader
 from mainstem.model.errors import Corrupt
 from mainstem.model.position import LogPosition

@@ -9,6 +9,18 @@ from mainstem.model.errors import Invalid
 _MIB = 1024 * 1024
 
 
+class TimesRule(msgspec.Struct, frozen=True):
+    """In which tables a JSON text that is an ISO time with a zone is a time, and not a text like any other."""
+
+    default: bool = False
+    # By full name: the tables that differ from that.
+    others: tuple[str, ...] = ()
+
+    def holds(self, table: str) -> bool:
+        """Whether times are told from texts in this table."""
+        return self.default is not (table in self.others)
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the log lives, when it seals, and its bounds."""
 
@@ -40,13 +52,15 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     kept_bytes_max: int = 0
     # What a refused appender is told.
     retry_after_s: float = 1.0
+    # What the sealer takes for a time.
+    times: TimesRule = TimesRule()
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(type(self)):
             value = getattr(self, field.name)
             if field.name == "kept_bytes_max" and value == 0:
                 continue
-            if field.name != "folder" and value <= 0:
+            if field.name not in ("folder", "times") and value <= 0:
                 raise Invalid(f"log setting {field.name}. expected=more than 0 got={value}")
 
     @property

@@ -1,6 +1,6 @@
 """Frozen values that every other package speaks in. Imports nothing of ours."""
 
-from mainstem.model.batch import Admitted, Batch, BatchHeader, Encoding
+from mainstem.model.batch import Admitted, Batch, Encoding
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.errors import (
     Conflict,
@@ -23,7 +23,6 @@ __all__ = [
     "UNNAMED",
     "Admitted",
     "Batch",
-    "BatchHeader",
     "Change",
     "Conflict",
     "Corrupt",

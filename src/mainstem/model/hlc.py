@@ -49,7 +49,7 @@ def check_drift(remote: Hlc, now_ms: int) -> None:
 class HlcClock:
     """Issues clock values that only ever grow, whatever the wall clock does.
 
-    `last` is the highest value issued or observed; whoever restarts a clock passes the last durable one.
+    `last` is the highest value issued or observed; to restart a clock, pass the last durable one.
     """
 
     last: Hlc = Hlc(0)

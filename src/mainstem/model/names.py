@@ -10,6 +10,8 @@ HISTORY_SUFFIX = "_history"
 DEAD_LETTERS_SUFFIX = "_dead_letters"
 # Who sees which rows of a sync gateway. The server alone writes it, in the gateway's namespace.
 RULES_TABLE = "sync_rules"
+# Which collections a database of MongoDB's has, and their indexes: `<database>.system.collections`.
+_DESCRIPTIONS = ("system", "collections")
 NAME_LENGTH_MAX = 128
 DEPTH_MAX = 8
 
@@ -50,6 +52,11 @@ class TableName(NamedTuple):
         return self
 
 
+def describes_collections(name: TableName) -> bool:
+    """Whether a table says which collections there are. The Mongo door alone writes it, and believes what it says."""
+    return (name.levels[-1], name.logical.table) == _DESCRIPTIONS
+
+
 def parse_table_name(text: str) -> TableName:
     """Read a table's name as producers write it: the last dot splits, no dot means the default namespace."""
     namespace, _, table = text.rpartition(".")
@@ -63,6 +70,13 @@ def parse_table_name(text: str) -> TableName:
         _check_part(part)
     if table.endswith((HISTORY_SUFFIX, DEAD_LETTERS_SUFFIX)):
         raise Invalid(f"table name is reserved for Mainstem's own tables. got={table!r}")
+    return name
+
+
+def refuse_rules(name: TableName) -> TableName:
+    """Refuse the table of a sync gateway's rules, which no door fills but the one that they are set by."""
+    if name.table == RULES_TABLE:
+        raise Invalid(f"table name is reserved for the rules of a sync gateway. got={str(name)!r}")
     return name
 
 

@@ -14,10 +14,10 @@ import threading
 from enum import StrEnum
 from typing import Any
 
-import msgspec
 from py4j.protocol import Py4JJavaError
 
 from mainstem.runtime.clock import Clock
+from mainstem.wire.reports import BreakerStatus
 
 FAILURES_MAX = 5
 OPEN_S = 30.0
@@ -44,16 +44,6 @@ class State(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
-
-
-class BreakerReport(msgspec.Struct, frozen=True):
-    """How it stands, for the status. `openings` counts since the start of the process."""
-
-    state: State = State.CLOSED
-    failures: int = 0
-    opened_ms: int | None = None
-    openings: int = 0
-    error: str | None = None
 
 
 class Breaker:
@@ -106,10 +96,16 @@ class Breaker:
         with self._lock:
             self._probing = False
 
-    def report(self) -> BreakerReport:
+    def report(self) -> BreakerStatus:
         """How it stands."""
         with self._lock:
-            return BreakerReport(self._state, self._failures, self._opened_ms, self._openings, self._error)
+            return BreakerStatus(
+                state=self._state,
+                failures=self._failures,
+                opened_ms=self._opened_ms,
+                openings=self._openings,
+                error=self._error,
+            )
 
 
 def is_store_trouble(error: BaseException) -> bool:

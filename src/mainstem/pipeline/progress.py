@@ -3,58 +3,23 @@
 import logging
 import resource
 import threading
-import urllib.request
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
-from mainstem.pipeline.breaker import Breaker, BreakerReport
+from mainstem.pipeline.breaker import Breaker
+from mainstem.pipeline.channel import Channel
 from mainstem.runtime.clock import Clock
+from mainstem.wire.reports import MicroBatchStatus, PassStatus, PipelineReport, TableReport
 
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 2.0
 REPORT_TIMEOUT_S = 5.0
 PASSES_MAX = 20
-
-
-class TableProgress(msgspec.Struct, frozen=True):
-    """One table. `error` is why its last attempt failed, `since_ms` when the first of those attempts did."""
-
-    covered: LogPosition = NOWHERE
-    error: str | None = None
-    since_ms: int | None = None
-    attempts: int = 0
-
-
-class PassReport(msgspec.Struct, frozen=True):
-    """What one pass did: the changes that the executors read, the rows and files that they wrote, and the seconds."""
-
-    batch: str
-    tables: int
-    rows_read: int
-    rows_written: int
-    files: int
-    job_s: float
-    commit_s: float
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What the gateway is told."""
-
-    state: str
-    batch_id: int | None
-    checkpointed_position: LogPosition
-    tables: dict[str, TableProgress]
-    memory: dict[str, int]
-    error: str | None = None
-    breaker: BreakerReport = BreakerReport()
-    # The newest passes, the last one last; and all since the start, added up.
-    passes: list[PassReport] = []
-    totals: dict[str, float] = {}
 
 
 class Progress:
@@ -68,25 +33,43 @@ class Progress:
         self._error: str | None = None
         self._batch_id: int | None = None
         self._checkpointed = NOWHERE
-        self._tables: dict[TableName, TableProgress] = {}
-        self._passes: deque[PassReport] = deque(maxlen=PASSES_MAX)
-        self._totals = dict.fromkeys(("passes", "rows_read", "rows_written", "files", "job_s", "commit_s"), 0.0)
+        self._tables: dict[TableName, TableReport] = {}
+        self._passes: deque[PassStatus] = deque(maxlen=PASSES_MAX)
+        self._micro_batches: deque[MicroBatchStatus] = deque(maxlen=PASSES_MAX)
+        self._newest = -1
+        self._steps: dict[str, float] = {}
+        self._totals = dict.fromkeys(
+            ("passes", "rows_read", "rows_written", "files", "job_s", "commit_s", "rows_in"), 0.0
+        )
         self.changed = threading.Event()
 
-    def passed(self, report: PassReport) -> None:
+    def passed(self, report: PassStatus) -> None:
         """A pass is over."""
         with self._lock:
-            self._passes.append(report)
             self._totals["passes"] += 1
-            for name in self._totals.keys() - {"passes"}:
+            self._passes.append(msgspec.structs.replace(report, number=int(self._totals["passes"])))
+            for name in self._totals.keys() - {"passes", "rows_in"}:
                 self._totals[name] += getattr(report, name)
+        self.changed.set()
+
+    def told_by_spark(self, batch_id: int, rows_in: int, steps_ms: Mapping[str, int]) -> None:
+        """Spark's progress of its last trigger. Told again, or of a trigger that found nothing new, it says nothing."""
+        with self._lock:
+            if batch_id <= self._newest or "addBatch" not in steps_ms:
+                return
+            self._newest = batch_id
+            steps = {name: taken_ms / 1000 for name, taken_ms in steps_ms.items()}
+            self._micro_batches.append(MicroBatchStatus(batch=str(batch_id), rows_in=rows_in, steps=steps))
+            self._totals["rows_in"] += rows_in
+            for name, taken_s in steps.items():
+                self._steps[name] = self._steps.get(name, 0.0) + taken_s
         self.changed.set()
 
     def forget(self, table: TableName) -> None:
         """What a table covers is to be looked up again."""
         with self._lock:
-            before = self._tables.get(table, TableProgress())
-            self._tables[table] = TableProgress(NOWHERE, before.error, before.since_ms, before.attempts)
+            before = self._tables.get(table, TableReport())
+            self._tables[table] = msgspec.structs.replace(before, covered=NOWHERE)
 
     def enter(self, state: str, error: str | None = None) -> None:
         """The process as a whole moves on: starting, warming, running, stopping, stopped, failed."""
@@ -104,39 +87,39 @@ class Progress:
     def covers(self, table: TableName, position: LogPosition) -> None:
         """A table has come to a position, which ends whatever was wrong with it."""
         with self._lock:
-            self._tables[table] = TableProgress(position)
+            self._tables[table] = TableReport(covered=position)
         self.changed.set()
 
     def failed(self, table: TableName, error: str) -> int:
         """An attempt failed; returns how many did in a row."""
         with self._lock:
-            before = self._tables.get(table, TableProgress())
+            before = self._tables.get(table, TableReport())
             since_ms = before.since_ms if before.since_ms is not None else self._clock.now_ms()
-            self._tables[table] = TableProgress(before.covered, error, since_ms, before.attempts + 1)
-            attempts = self._tables[table].attempts
+            attempts = before.attempts + 1
+            self._tables[table] = msgspec.structs.replace(before, error=error, since_ms=since_ms, attempts=attempts)
         self.changed.set()
         return attempts
 
     def covered(self, table: TableName) -> LogPosition:
         """What a table is known to cover."""
         with self._lock:
-            return self._tables.get(table, TableProgress()).covered
+            return self._tables.get(table, TableReport()).covered
 
-    def report(self, memory: dict[str, int]) -> Report:
+    def report(self, memory: dict[str, int]) -> PipelineReport:
         """The whole of it, now."""
         with self._lock:
-            tables = {str(name): table for name, table in self._tables.items()}
-            breaker = self._breaker.report()
-            return Report(
-                self._state,
-                self._batch_id,
-                self._checkpointed,
-                tables,
-                memory,
-                self._error,
-                breaker,
-                list(self._passes),
-                dict(self._totals),
+            return PipelineReport(
+                state=self._state,
+                batch_id=self._batch_id,
+                checkpointed_position=self._checkpointed,
+                tables={str(name): table for name, table in self._tables.items()},
+                memory=memory,
+                error=self._error,
+                breaker=self._breaker.report(),
+                passes=list(self._passes),
+                totals=dict(self._totals),
+                micro_batches=list(self._micro_batches),
+                steps=dict(self._steps),
             )
 
 
@@ -151,17 +134,14 @@ class Reporter:
         token: str | None = None,
     ) -> None:
         self._progress = progress
-        self._url = url
-        self._headers = {"Content-Type": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._channel = None if url is None else Channel(url, token)
         self._jvm_memory = jvm_memory
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
     def start(self) -> None:
         """Begin to report."""
-        if self._url is not None:
+        if self._channel is not None:
             self._thread.start()
 
     def stop(self) -> None:
@@ -180,12 +160,10 @@ class Reporter:
         self._post()
 
     def _post(self) -> None:
-        assert self._url is not None
+        assert self._channel is not None
         body = msgspec.json.encode(self._progress.report(self._memory()))
-        request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=REPORT_TIMEOUT_S) as answer:
-                answer.read()
+            self._channel.post("", body, timeout_s=REPORT_TIMEOUT_S)
         except OSError as error:
             # The next report says all this one would have said.
             log.debug("the gateway could not be told", extra={"error": str(error)})

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -43,6 +44,7 @@ from mainstem.pipeline.source.stream import BATCH_BYTES_MAX, SegmentStream
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.checkpoints import CheckpointLoop
 from mainstem.pipeline.upkeep.jobs import JobRunner, Link
+from mainstem.pipeline.upkeep.loading import Loading
 from mainstem.pipeline.upkeep.maintenance import Maintenance
 from mainstem.pipeline.upkeep.queries import QueryRunner
 from mainstem.runtime.clock import Clock, SystemClock
@@ -52,20 +54,19 @@ from mainstem.tables.settings import Format
 log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.1
-# After this long without an end of the work in hand, the process goes anyway: a pass may be repeated. Whoever stops the
-# server waits for it, and service managers wait for ten seconds.
+# After this long without an end of the work in hand, the process goes anyway: a pass may be repeated. The gateway
+# waits for it when it stops, and service managers wait for ten seconds.
 STOP_S_MAX = 3.5
 
 
-def run(settings: PipelineSettings, clock: Clock | None = None) -> None:
+def run(settings: PipelineSettings) -> None:
     """Carry segments into tables until told to stop. Raises what ended it otherwise."""
-    clock = clock or SystemClock()
+    clock = SystemClock()
     stop = _Stop()
     die_with_parent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.told)
-    if settings.tied_to_stdin:
-        threading.Thread(target=_watch_stdin, name="stdin", daemon=True).start()
+    threading.Thread(target=_watch_stdin, name="stdin", daemon=True).start()
     breaker = Breaker(clock, failures_max=settings.breaker_failures, open_s=settings.breaker_open_s)
     progress = Progress(clock, breaker)
     spark: list[SparkSession] = []
@@ -122,24 +123,30 @@ def _run(
         else:
             warm_workers(spark)
     _apply_configuration(settings, lake)
-    carrier = Carrier(
-        spark, folder, writer_for, IcebergCommits(lake), progress, clock, store=store, breaker=breaker, turns=turns
-    )
+    # Others' catalogs take several tables' commits at once, and may keep some of them: table by table is told exactly.
+    commits = IcebergCommits(lake, has_transactions=settings.catalog_rest is None)
+    carrier = Carrier(spark, folder, writer_for, commits, progress, clock, store=store, breaker=breaker, turns=turns)
     gathering = Gathering(folder, clock, bytes_max=BATCH_BYTES_MAX)
     stream = SegmentStream(carrier, progress, settings.trigger_s, breaker=breaker, clock=clock, gathering=gathering)
-    # Tables that a crash left behind catch up first: Spark may have handed their segments over already.
-    _catch_up(carrier, "start")
     stream.start(spark, settings.segments_dir, str(settings.checkpoint_dir))
     progress.enter("running")
     helpers: list[JobRunner | QueryRunner | CheckpointLoop] = []
-    helpers += _start_jobs(settings, lake, delta, turns, clock)
+    loading = _loads(settings, lake, delta, turns, clock, folder, progress)
+    helpers += _start_jobs(settings, lake, delta, turns, clock, loading)
     helpers += _start_queries(settings, lake)
     helpers += _start_checkpoints(settings, lake)
     stop.finish_first()
+    is_caught_up = False
     try:
         while not stop.wait(WATCH_INTERVAL_S):
             stream.watch()
-            _catch_up(carrier, "catch-up")
+            if stream.is_drained and not is_caught_up:
+                # Tables that a crash left behind, whose segments Spark had handed over before. With new segments they
+                # come along by themselves.
+                _catch_up(carrier, "start")
+                is_caught_up = True
+            else:
+                _catch_up(carrier, "catch-up")
     finally:
         progress.enter("stopping")
         stop.go_at_last()
@@ -182,8 +189,42 @@ def _start_checkpoints(settings: PipelineSettings, lake: Lake) -> list[Checkpoin
     return [loop]
 
 
+def _loads(
+    settings: PipelineSettings,
+    lake: Lake,
+    delta: DeltaLake | None,
+    turns: Turns,
+    clock: Clock,
+    folder: SegmentFolder,
+    progress: Progress,
+) -> Callable[[], Loading]:
+    """What puts files into tables without the log, made for its first job."""
+
+    def loading() -> Loading:
+        made = Loading(
+            lake,
+            turns,
+            clock,
+            places=settings.load_from,
+            settings_of=lambda name: settings.table(name, "", lambda: found_format(name, lake, delta)),
+            kind_of=folder.kind_of,
+            covered=progress.covered,
+            lineage=settings.lineage,
+            store=settings.catalog_properties,
+        )
+        join_pool(made.spark, "jobs")
+        return made
+
+    return loading
+
+
 def _start_jobs(
-    settings: PipelineSettings, lake: Lake, delta: DeltaLake | None, turns: Turns, clock: Clock
+    settings: PipelineSettings,
+    lake: Lake,
+    delta: DeltaLake | None,
+    turns: Turns,
+    clock: Clock,
+    loading: Callable[[], Loading],
 ) -> list[JobRunner]:
     """Maintain tables beside the stream. The thread is not waited for: a job that is cut off is done again."""
     if settings.jobs_url is None:
@@ -195,7 +236,7 @@ def _start_jobs(
         join_pool(made.spark, "jobs")
         return made
 
-    runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock)
+    runner = JobRunner(Link(settings.jobs_url, settings.token), maintenance, clock, loading)
     threading.Thread(target=runner.run, name="jobs", daemon=True).start()
     return [runner]
 
@@ -213,13 +254,17 @@ def _session(settings: PipelineSettings) -> SparkSession:
     rest = {
         "type": "rest",
         "uri": settings.catalog_uri,
-        "warehouse": settings.warehouse,
+        "warehouse": "lake",
         # A table that was dropped, or changed by another engine, must not live on in a cache.
         "cache-enabled": "false",
         # A call per scan and commit, to a gateway that keeps metrics of its own.
         "rest-metrics-reporting-enabled": "false",
         **settings.catalog_properties,
+        **(settings.catalog_rest or {}),
     }
+    if settings.catalog_rest is not None and "warehouse" not in settings.catalog_rest:
+        # That is what our own is called.
+        del rest["warehouse"]
     session = build_session(
         SessionSettings(
             app="mainstem-pipeline",
@@ -235,7 +280,7 @@ def _session(settings: PipelineSettings) -> SparkSession:
         )
     )
     session.sparkContext.setLogLevel("ERROR")
-    if settings.token is not None:
+    if settings.token is not None and settings.catalog_rest is None:
         # Not among the settings that Spark is started with: those stand in the JVM's command line.
         session.conf.set(f"spark.sql.catalog.{CATALOG}.token", settings.token)
         session.conf.set(f"spark.sql.catalog.{CATALOG}.token-refresh-enabled", "false")
@@ -298,7 +343,7 @@ class _Stop(threading.Event):
 def _watch_stdin() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # Whoever started this process is gone: go as if it had said so.
+    # The process that started this one is gone: stop as for a SIGTERM.
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -314,16 +359,3 @@ def _jvm_memory(spark: SparkSession) -> dict[str, int]:
     except OSError:
         pass
     return memory
-
-
-def main(arguments: list[str]) -> int:
-    """`python -m mainstem.pipeline.runner SETTINGS`: the settings as JSON text, or a file of it after an @."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    (text,) = arguments
-    run(PipelineSettings.from_json(Path(text[1:]).read_bytes() if text.startswith("@") else text))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""What the pipeline's process is started with. Imports no Spark: whoever starts the process builds this."""
+"""What the pipeline's process is started with. Imports no Spark: the gateway builds this, and has none."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,12 @@ from mainstem.tables.parquet import ParquetSettings, parse_parquet
 from mainstem.tables.settings import Format, TableSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSettings:
-    """Everything the process needs to know; nothing is read from the environment."""
+    """Everything the process needs to know; nothing is read from the environment.
+
+    What a user can set has no default here: the configuration has it (`app/config`, PipelineConfig).
+    """
 
     catalog_uri: str
     # Where sealed segments are: a folder, or s3://bucket/prefix, which executors on other machines can read.
@@ -28,6 +31,10 @@ class PipelineSettings:
     # driver without it (it moved, or lost its disk) hands all of them over again: tables pass over what they cover.
     checkpoint_dir: Path
     jars: tuple[str, ...]
+    # Properties of a catalog that is not the gateway's own: how one gets in there, say. None: it is the gateway's.
+    catalog_rest: Mapping[str, str] | None = field(default=None, repr=False)
+    # Where tables that such a catalog does not know are listed: the gateway. None: the same as the catalog.
+    listing_uri: str | None = None
     # A file of the classes that Spark loads, which makes its start quicker. None: there is none.
     class_archive: str | None = None
     # Where the process says how it is. None: nowhere.
@@ -36,29 +43,28 @@ class PipelineSettings:
     checkpoints_url: str | None = None
     # Where jobs of maintenance are asked for. None: there are none.
     jobs_url: str | None = None
+    # Folders, and places on S3, whose files may be loaded without the log.
+    load_from: tuple[str, ...] = ()
     # Where queries are asked for. None: there are none.
     queries_url: str | None = None
     maintenance: MaintenanceSettings = field(default_factory=MaintenanceSettings)
     # What the gateway wants to see with every request. None: nothing.
     token: str | None = field(default=None, repr=False)
-    master: str = "local[*]"
-    driver_memory: str = "1536m"
-    warehouse: str = "lake"
+    master: str
+    driver_memory: str
     # How files are written, of every table that does not say otherwise.
     parquet: ParquetSettings = field(default_factory=ParquetSettings)
     tables: Mapping[TableName, TableSettings] = field(default_factory=lambda: MappingProxyType({}))
     # The identities of the log that the segments are of: marks of any other log mean nothing here.
     lineage: Lineage = field(default_factory=Lineage)
-    trigger_s: float = 0.2
+    trigger_s: float
     # Where Spark's own page is, on loopback. 0: nowhere.
-    ui_port: int = 0
+    ui_port: int
     # Failures of the store in a row until it is left alone, and for how long.
-    breaker_failures: int = 5
-    breaker_open_s: float = 30.0
+    breaker_failures: int
+    breaker_open_s: float
     # What becomes of changes to a table that somebody dropped: "recreate" it, or "refuse" them.
-    dropped_tables: str = "recreate"
-    # Leave when standard input ends: whoever holds its other end is gone.
-    tied_to_stdin: bool = True
+    dropped_tables: str
     # Where tables in Delta's format are: a folder, or s3://bucket/prefix. None: there are none.
     delta_url: str | None = None
     # More properties of the catalog and of Spark, for what has no setting of its own.
@@ -97,13 +103,9 @@ class PipelineSettings:
         if "lineage" in values:
             values["lineage"] = Lineage(tuple(msgspec.convert(values["lineage"], list[Span])))
         values["checkpoint_dir"] = Path(values["checkpoint_dir"])
+        values["load_from"] = tuple(values.pop("load_from", ()))
         values["jars"] = tuple(str(jar) for jar in values["jars"])
         try:
             return cls(tables=MappingProxyType(tables), maintenance=maintenance, parquet=parquet, **values)
         except TypeError as error:
             raise Invalid(f"pipeline settings. {error}") from error
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """Read the settings from JSON text."""
-        return cls.from_document(msgspec.json.decode(text))

@@ -7,70 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainstem.documents import (
-        Column,
-        Columns,
-        ColumnStats,
-        Kind,
-        Node,
-        Predicate,
-        Projection,
-        SqlFilter,
-        Update,
-        Updated,
-        apply_update,
-        columns,
-        matched_offset,
-        matcher,
-        matches,
-        may_match,
-        parse_filter,
-        parse_projection,
-        parse_sort,
-        parse_update,
-        project,
-        pushdown,
-        row_document,
-        sort_documents,
-        sort_key,
-        to_duckdb,
-        to_spark,
-        upsert_seed,
-    )
-
-__all__ = [
-    "Column",
-    "ColumnStats",
-    "Columns",
-    "Kind",
-    "Node",
-    "Predicate",
-    "Projection",
-    "SqlFilter",
-    "Update",
-    "Updated",
-    "apply_update",
-    "columns",
-    "matched_offset",
-    "matcher",
-    "matches",
-    "may_match",
-    "parse_filter",
-    "parse_projection",
-    "parse_sort",
-    "parse_update",
-    "project",
-    "pushdown",
-    "row_document",
-    "sort_documents",
-    "sort_key",
-    "to_duckdb",
-    "to_spark",
-    "upsert_seed",
-]
+    from mainstem.documents import *  # noqa: F403 — every name that the package has, for type checkers
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module("mainstem.documents"), name)
+    documents = import_module("mainstem.documents") if not name.startswith("__") else None
+    if documents is not None and name in documents.__all__:
+        return getattr(documents, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

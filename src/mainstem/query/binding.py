@@ -13,8 +13,8 @@ import msgspec
 from mainstem.model import Conflict, Invalid, Lineage, LogPosition, NotFound, TableName
 from mainstem.query.overlay import overlay_sql
 from mainstem.query.ports import Lake, LoadedTable, Pending, PendingRow, Readable
-from mainstem.query.sandbox import Session
-from mainstem.query.statement import Statement
+from mainstem.query.sandbox.session import Session
+from mainstem.query.statements.statement import Statement
 from mainstem.query.tables import SnapshotUse, current_snapshot, folder, is_state, lean, marks, scan_sql
 
 PENDING_ROWS_MAX = 200_000

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.formats.delta.engine import Source
+from mainstem.formats.delta.files.engine import Source
+from mainstem.formats.delta.files.zones import row_count, zone_map
 from mainstem.formats.delta.log import AddFile, DeltaLog, State
 from mainstem.formats.delta.schema import Field, schema_of
 from mainstem.formats.delta.storage import S3Storage, Storage, create_storage
-from mainstem.formats.delta.zones import row_count, zone_map
 from mainstem.model import LogId, LogPosition, NotFound, TableName
 from mainstem.query.ports import LoadedTable
-from mainstem.query.sandbox import Session
+from mainstem.query.sandbox.session import Session
 from mainstem.sql import duckdb_name
 from mainstem.tables.layout import delta_path
 from mainstem.tables.marks import HLC_MARK, position_mark, positions_of

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from mainstem.model import Invalid, TableName
 from mainstem.query.binding import BoundTable, Freshness
-from mainstem.query.engine import Column, QueryEngine, QueryRequest, Running, Stats
-from mainstem.query.plan import Planner, PlanRequest
+from mainstem.query.engine import BoundQuery, Column, QueryEngine, QueryRequest, Running, Stats
+from mainstem.query.plan import Planner
 from mainstem.query.ports import BigQueryEngine, PinnedTable, Readable, everything
 from mainstem.query.route import EngineName, Reason, RouteSettings, decide
-from mainstem.query.spark_sql import NOT_PORTABLE, SparkStatement
-from mainstem.query.statement import Kind, Statement
+from mainstem.query.statements.spark_sql import NOT_PORTABLE, SparkStatement
+from mainstem.query.statements.statement import Kind
 from mainstem.query.tables import current_snapshot
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -99,28 +99,27 @@ class Dispatcher:
             async with self._engine.open(request, readable) as running:
                 yield running
             return
-        statement = await self._engine.statements.check(request.sql)
-        tables = await self._engine.binder.bind(statement, Freshness.SNAPSHOT, readable)
-        translated = await self._for_spark(statement, tables, request.engine, readable)
+        # Bound once: what is planned, checked and run are the same snapshots.
+        bound = await self._engine.bind(request, readable)
+        translated = await self._for_spark(bound, request.engine)
         if translated is not None:
-            loaded = [table.loaded for table in tables if table.loaded is not None]
+            loaded = [table.loaded for table in bound.tables if table.loaded is not None]
             await asyncio.to_thread(self._planner.check_own, loaded)
-            async with self._elsewhere(self._big, translated, tables, request) as big:
+            async with self._elsewhere(self._big, translated, bound.tables, request) as big:
                 yield big
         else:
-            async with self._engine.open(request, readable) as running:
+            async with self._engine.open(request, readable, bound) as running:
                 yield running
 
-    async def _for_spark(
-        self, statement: Statement, tables: Sequence[BoundTable], asked: EngineName | None, readable: Readable
-    ) -> SparkStatement | None:
+    async def _for_spark(self, bound: BoundQuery, asked: EngineName | None) -> SparkStatement | None:
         """The statement in Spark's words, where it is to run there."""
+        statement, tables = bound
         names = {table.name for table in tables}
         if asked is EngineName.SPARK:
             return await self._engine.statements.for_spark(statement, names)
         if asked is EngineName.DUCKDB or statement.kind is not Kind.SELECT or is_small(tables, self._settings):
             return None
-        plan = await self._planner.plan(PlanRequest(sql=statement.sql), readable)
+        plan = await self._planner.plan_bound(statement, tables)
         route = decide(plan, self._settings)
         if route.engine is not EngineName.SPARK:
             return None

@@ -1,4 +1,4 @@
-"""Runs queries for the gateway: bounded in number, time, rows and memory, and cancelled when nobody waits any more.
+"""Runs queries for the gateway: bounded in number, time, rows and memory, and cancelled when the client leaves.
 
     async with engine.open(request) as running:
         async for batch in running.batches(): ...
@@ -12,20 +12,20 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from mainstem.model import Invalid, Overloaded
 from mainstem.query.binding import Binder, BoundTable, Freshness
-from mainstem.query.orders import Column, Run
 from mainstem.query.ports import Lake, Pending, Readable, everything
-from mainstem.query.processes import Sandboxes, SandboxProcess
 from mainstem.query.route import EngineName
-from mainstem.query.sandbox import SandboxSettings
-from mainstem.query.statement import Kind, Statement
-from mainstem.query.statements import Statements
+from mainstem.query.sandbox.orders import Column, Run
+from mainstem.query.sandbox.processes import Sandboxes, SandboxProcess
+from mainstem.query.sandbox.session import SandboxSettings
+from mainstem.query.statements.questions import Statements
+from mainstem.query.statements.statement import Kind, Statement
 from mainstem.query.tables import SnapshotUse
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -75,6 +75,13 @@ class Stats(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     rows: int
     bytes: int
     snapshots: tuple[SnapshotUse, ...]
+
+
+class BoundQuery(NamedTuple):
+    """A checked statement, and its tables at the snapshots that it is planned on and runs on."""
+
+    statement: Statement
+    tables: tuple[BoundTable, ...]
 
 
 class Running:
@@ -158,11 +165,20 @@ class QueryEngine:
         """Have every process ready before the first query needs one: its start takes half a second."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self.sandboxes.warm)
 
-    @asynccontextmanager
-    async def open(self, request: QueryRequest, readable: Readable = everything) -> AsyncIterator[Running]:
-        """Check, bind and start a query. Leaving the block stops it if it is not over."""
-        started_s = self._clock.monotonic_s()
+    async def bind(self, request: QueryRequest, readable: Readable = everything) -> BoundQuery:
+        """Check a query, and say which snapshots it reads."""
         statement = await self.statements.check(request.sql)
+        if statement.kind is Kind.SHOW_TABLES:
+            return BoundQuery(statement, ())
+        return BoundQuery(statement, await self.binder.bind(statement, request.freshness, readable))
+
+    @asynccontextmanager
+    async def open(
+        self, request: QueryRequest, readable: Readable = everything, bound: BoundQuery | None = None
+    ) -> AsyncIterator[Running]:
+        """Start a query, bound now where it was not before. Leaving the block stops it if it is not over."""
+        started_s = self._clock.monotonic_s()
+        bound = await self.bind(request, readable) if bound is None else bound
         room = self._settings.running_max + self._settings.waiting_max
         if self._inside >= room:
             raise Overloaded(
@@ -174,9 +190,9 @@ class QueryEngine:
         execution = _Execution(self.sandboxes, self._threads, started_s, request.timeout_ms)
         try:
             async with self._slot(request.timeout_ms):
-                tables = await self._prepare(statement, request, readable, execution)
+                await self._start(bound, readable, execution)
                 try:
-                    yield Running(execution, request, tables, self._clock)
+                    yield Running(execution, request, bound.tables, self._clock)
                 finally:
                     await execution.end()
         finally:
@@ -198,21 +214,17 @@ class QueryEngine:
         finally:
             self._slots.release()
 
-    async def _prepare(
-        self, statement: Statement, request: QueryRequest, readable: Readable, execution: "_Execution"
-    ) -> tuple[BoundTable, ...]:
-        if statement.kind is Kind.SHOW_TABLES:
+    async def _start(self, bound: BoundQuery, readable: Readable, execution: "_Execution") -> None:
+        if bound.statement.kind is Kind.SHOW_TABLES:
             execution.give(_listing(await self.binder.tables(readable)))
-            return ()
-        tables = await self.binder.bind(statement, request.freshness, readable)
-        folders = self._folders(tables, readable)
+            return
+        folders = self._folders(bound.tables, readable)
         try:
-            order = Run(statement, tuple(table.lean() for table in tables), frozenset(folders))
+            order = Run(bound.statement, tuple(table.lean() for table in bound.tables), frozenset(folders))
             await execution.call(lambda: execution.start(order))
         except BaseException:
             await execution.end()
             raise
-        return tables
 
     def _folders(self, tables: Iterable[BoundTable], readable: Readable) -> set[str]:
         needed: set[str] = set().union(*(table.folders() for table in tables))

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from mainstem.model import Hlc, Row, Stamp, join
 from mainstem.model.merge import Cell
-from mainstem.query.encode import VARIANT
 from mainstem.query.ports import LoadedTable, PendingRow
-from mainstem.query.sandbox import Session
+from mainstem.query.sandbox.encode import VARIANT
+from mainstem.query.sandbox.session import Session
 from mainstem.query.tables import column_kinds, columns, columns_since, empty_sql, hlc_max, scan_sql, sql_type
 from mainstem.sql import duckdb_name
 from mainstem.tables.layout import STATE_COLUMNS, column_name, stored_name
@@ -190,7 +190,7 @@ def _rows_of_snapshot(session: Session, hits: str, table: LoadedTable | None) ->
             cells = {name: Cell(Stamp(Hlc(at), by), _BASE) for name, (at, by) in stamps.items()}
         else:
             stamp = Stamp(Hlc(hlc), source)
-            cells = {name: Cell(stamp, _BASE) for name in names if (position or 0) > since.get(name, 0)}
+            cells = {name: Cell(stamp, _BASE) for name in names if not since.lacks(name, position or 0, hlc)}
         rows[key] = Row(cells=cells)
     return rows
 

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from mainstem.formats.segments import read_rows
 from mainstem.log import Log, SegmentInfo
-from mainstem.log.expand import Expander
 from mainstem.log.frames import Frame
+from mainstem.log.seal.expand import Expander
 from mainstem.model import (
     NOWHERE,
     Conflict,
@@ -35,7 +34,7 @@ from mainstem.query.ports import PendingRow
 # Merging is done change by change, in Python: about a second's worth.
 CHANGES_MAX = 200_000
 _RETRY_AFTER_S = 2.0
-_READ = ("position", "hlc", "op", "key", "columns", "source", "error")
+_READ = ("position", "hlc", "op", "key", "columns", "source")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -126,18 +125,16 @@ def _slice_last(segment: SegmentInfo, table: TableName) -> LogPosition:
 
 def _of_segments(segments: Iterable[SegmentInfo], span: _Span) -> Iterator[_Written]:
     for segment in segments:
-        filters = [
-            ("namespace", "=", span.table.namespace),
-            ("table", "=", span.table.table),
-            ("position", ">", span.after),
-            ("position", "<=", span.through),
-        ]
-        with pa.OSFile(str(segment.path)) as source:
-            found = pq.read_table(source, columns=list(_READ), filters=filters)
+        found = read_rows(
+            str(segment.path),
+            _READ,
+            namespace=span.table.namespace,
+            table=span.table.table,
+            after=span.after,
+            through=span.through,
+        )
         for row in zip(*(found[name].to_pylist() for name in _READ), strict=True):
-            *values, error = row
-            if error is None:
-                yield _Written(*values)
+            yield _Written(*row)
 
 
 def _of_frames(frames: Iterable[Frame], span: _Span) -> Iterator[_Written]:

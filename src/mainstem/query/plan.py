@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq
 
+from mainstem.formats.iceberg.manifests import live_entries, manifests_of
 from mainstem.model import DEFAULT_NAMESPACE, Conflict, Denied, Invalid, NotFound, TableName
-from mainstem.query.binding import Binder, Freshness
+from mainstem.query.binding import Binder, BoundTable, Freshness
 from mainstem.query.partitions import NAMED_MAX, Namer
 from mainstem.query.ports import LoadedTable, Readable, everything
-from mainstem.query.predicates import Scan, expression_of
-from mainstem.query.statement import Statement
-from mainstem.query.statements import Statements
+from mainstem.query.statements.predicates import Scan, expression_of
+from mainstem.query.statements.questions import Statements
+from mainstem.query.statements.statement import Statement
 from mainstem.query.tables import columns, current_snapshot
 from mainstem.sql import duckdb_name
 from mainstem.tables.places import first_beyond
@@ -124,7 +125,10 @@ class Planner:
     async def plan(self, request: PlanRequest, readable: Readable = everything) -> Plan:
         """Plan what is asked. Raises as the query itself would."""
         statement = await self._statements.check(request.statement())
-        tables = await self._binder.bind(statement, Freshness.SNAPSHOT, readable)
+        return await self.plan_bound(statement, await self._binder.bind(statement, Freshness.SNAPSHOT, readable))
+
+    async def plan_bound(self, statement: Statement, tables: Iterable[BoundTable]) -> Plan:
+        """Plan a statement over the snapshots that it is bound to."""
         loaded = {table.name: table.loaded for table in tables if table.loaded is not None}
         schemas = {name: columns(table.metadata) for name, table in loaded.items()}
         found = await self._statements.scans(statement.sql, schemas)
@@ -183,14 +187,14 @@ class Planner:
         snapshot = current_snapshot(table.metadata)
         if snapshot is None:
             return [], []
-        from pyiceberg.manifest import DataFileContent, read_manifest_list
+        from pyiceberg.manifest import DataFileContent
 
         io = self._io(table)
         data: list[DataFile] = []
         deletes: list[DataFile] = []
         manifests = snapshot.get("manifest-list")
         _check_own(table, [manifests])
-        for manifest in read_manifest_list(io.new_input(str(manifests))):
+        for manifest in manifests_of(str(manifests), io):
             _check_own(table, [manifest.manifest_path])
             files = self._entries(io, manifest)
             _check_own(table, [file.file_path for file in files])
@@ -216,7 +220,7 @@ class Planner:
             if path in self._manifests:
                 self._manifests.move_to_end(path)
                 return self._manifests[path]
-        files = tuple(entry.data_file for entry in manifest.fetch_manifest_entry(io))
+        files = tuple(entry.data_file for entry in live_entries(manifest, io))
         with self._lock:
             self._manifests[path] = files
             while len(self._manifests) > MANIFESTS_CACHED_MAX:

@@ -100,6 +100,16 @@ Readable = Callable[[TableName], bool]
 
 
 def everything(name: TableName) -> bool:
-    """The scope of a caller without bounds."""
+    """The scope of a caller without bounds: an engine may keep the whole warehouse open for it."""
+    del name
+    return True
+
+
+def named_tables(name: TableName) -> bool:
+    """The scope of the server's own reads, whose rows go to callers with bounds.
+
+    Every table may be named, and an engine opens the folders of the named ones only: anybody may make a table whose
+    manifests name another's files.
+    """
     del name
     return True

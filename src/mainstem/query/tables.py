@@ -3,17 +3,19 @@
 Works on the document itself: a type or field that we do not know must not keep a table from being read.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from mainstem.formats.iceberg.snapshots import ancestry, current_snapshot_id
 from mainstem.model import LogId, LogPosition, TableName
 from mainstem.query.ports import LoadedTable
-from mainstem.query.sandbox import Session
+from mainstem.query.sandbox.session import Session
 from mainstem.sql import duckdb_name, duckdb_text
-from mainstem.tables.layout import KINDS_PROPERTY, SINCE_PROPERTY
-from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
+from mainstem.tables.layout import KINDS_PROPERTY
+from mainstem.tables.marks import HLC_MARK, marks_at, position_mark
+from mainstem.tables.since import Since
 from mainstem.tables.types import Kind
 
 _SQL_TYPES = {
@@ -51,25 +53,23 @@ class SnapshotUse(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 def current_snapshot(metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The snapshot that `main` points to; None for a table without data."""
-    return _snapshots(metadata).get(metadata.get("current-snapshot-id"))
+    return next(ancestry(metadata, current_snapshot_id(metadata)), None)
 
 
 def marks(metadata: Mapping[str, Any]) -> Mapping[LogId, LogPosition]:
     """How much of each log the table covers, by the newest snapshot of `main`'s ancestry that says so."""
-    found = (positions_of(summary) for summary in _summaries(metadata))
-    return next(filter(None, found), {})
+    return marks_at(metadata, current_snapshot_id(metadata))
 
 
 def hlc_max(metadata: Mapping[str, Any]) -> int:
     """The highest clock in the table, by its newest snapshot that says so; 0 where none does."""
-    found = (summary[HLC_MARK] for summary in _summaries(metadata) if summary.get(HLC_MARK) is not None)
-    return int(next(found, 0))
+    summaries = (each.get("summary") or {} for each in ancestry(metadata, current_snapshot_id(metadata)))
+    return int(next((summary[HLC_MARK] for summary in summaries if summary.get(HLC_MARK) is not None), 0))
 
 
-def columns_since(metadata: Mapping[str, Any]) -> Mapping[str, int]:
-    """For columns added after the table was made: the position from which rows may have them."""
-    text = (metadata.get("properties") or {}).get(SINCE_PROPERTY)
-    return msgspec.json.decode(text, type=dict[str, int]) if text else {}
+def columns_since(metadata: Mapping[str, Any]) -> Since:
+    """For columns added after the table was made: which rows lack them."""
+    return Since.of_properties(metadata.get("properties") or {})
 
 
 def column_kinds(metadata: Mapping[str, Any]) -> Mapping[str, Kind]:
@@ -148,19 +148,6 @@ def is_state(name: TableName, metadata: Mapping[str, Any]) -> bool:
     """Whether this is a table of merged rows, which pending changes can be laid over."""
     own = {"_key", "_hlc", "_source", "_position"}
     return own <= columns(metadata).keys() and not name.table.endswith(("_history", "_dead_letters"))
-
-
-def _snapshots(metadata: Mapping[str, Any]) -> dict[Any, Mapping[str, Any]]:
-    return {each["snapshot-id"]: each for each in metadata.get("snapshots") or ()}
-
-
-def _summaries(metadata: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The summaries in `main`'s ancestry, the newest first."""
-    by_id = _snapshots(metadata)
-    snapshot = current_snapshot(metadata)
-    while snapshot is not None:
-        yield snapshot.get("summary") or {}
-        snapshot = by_id.get(snapshot.get("parent-snapshot-id"))
 
 
 def _local(location: str) -> str:

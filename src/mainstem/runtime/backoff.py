@@ -3,6 +3,12 @@
 import random
 
 
+def doubled(failures: int, least: float, most: float) -> float:
+    """The wait after so many failures in a row: the least one after the first, twice as long after each, to a bound."""
+    # The exponent is bounded, since a float is not: after a week of failures 2**n would overflow.
+    return min(most, least * 2.0 ** min(max(0, failures - 1), 32))
+
+
 class Backoff:
     """Exponential, with jitter, so that many clients that lost the same server do not come back at once."""
 
@@ -14,9 +20,8 @@ class Backoff:
 
     def next_s(self, at_least_s: float = 0.0) -> float:
         """One more failure: the time to wait, never less than what the server asked for."""
-        # The exponent is bounded, since a float is not: after a week of failures 2**n would overflow.
-        ceiling_s = min(self._wait_s_max, self._wait_s_min * 2 ** min(self._failures, 32))
         self._failures += 1
+        ceiling_s = doubled(self._failures, self._wait_s_min, self._wait_s_max)
         return max(at_least_s, self._rng.uniform(self._wait_s_min, ceiling_s))
 
     def reset(self) -> None:

@@ -86,4 +86,6 @@ def set_up_logging(format: str = "text", level: str = "INFO") -> RecentErrors:
     handler.setFormatter(JsonLines() if format == "json" else _Text(TEXT))
     recent = RecentErrors()
     logging.basicConfig(level=level, handlers=[handler, recent], force=True)
+    # It tells of every request, and another catalog is asked every second.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     return recent

@@ -12,7 +12,15 @@ from typing import Any
 
 from mainstem.model.errors import Conflict, Invalid
 from mainstem.tables.evolution import TABLE_COLUMNS_MAX
-from mainstem.tables.layout import KEY, KINDS_PROPERTY, STATE_COLUMNS, column_name, state_properties, stored_name
+from mainstem.tables.layout import (
+    KEY,
+    KINDS_PROPERTY,
+    STATE_COLUMNS,
+    TYPES_PROPERTY,
+    column_name,
+    state_properties,
+    stored_name,
+)
 from mainstem.tables.marks import positions_of
 from mainstem.tables.partitions import (
     PARTITION_PROPERTY,
@@ -197,10 +205,21 @@ def column_types(document: Document) -> dict[str, ColumnType | None] | None:
 
 def declared_types(document: Document) -> dict[str, ColumnType]:
     """The declared types of a state table's columns, by the rows' own names; nothing for a table that is none."""
+    kinds = _kinds(document)
+    return {name: kind for name, kind in stored_types(document).items() if name not in kinds}
+
+
+def stored_types(document: Document) -> dict[str, ColumnType]:
+    """The types of a state table's columns, by the rows' own names; nothing for a table that is none. A table in Delta
+    is told of by a document of the same shape, and says its types itself."""
     fields = {field["name"]: field["type"] for field in _current_schema(document)["fields"]}
     if KEY not in fields:
         return {}
-    return {column_name(name): ColumnType(str(fields[name]).replace(" ", "")) for name in _declared(document)}
+    own = {name for name, _ in STATE_COLUMNS}
+    # Delta's own documents have no uuid: the property says nothing of a table in Iceberg.
+    said = None if "table-uuid" in document else json.loads(document["properties"].get(TYPES_PROPERTY) or "{}")
+    types = {name: kind for name, kind in fields.items() if name not in own} if said is None else said
+    return {column_name(name): ColumnType(str(kind).replace(" ", "")) for name, kind in types.items()}
 
 
 def _changes(before: Mapping[int, Document], after: Mapping[int, Document]) -> list[Document]:

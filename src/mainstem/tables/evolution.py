@@ -66,6 +66,52 @@ class Evolution:
         return bool(self.add or self.retype or self.widen or self.rewrite or self.kinds_changed)
 
 
+class Names:
+    """The names of a state table's columns, by the rows' own names, and which more it takes: the planner and the feeds
+    ask the same. Columns come in the order in which the log first has them."""
+
+    def __init__(self, names: Iterable[str], settings: TableSettings) -> None:
+        self._is_delta = settings.format is Format.DELTA
+        self._names = set(names)
+        self._folded = {stored_name(name).lower(): stored_name(name) for name in self._names}
+
+    def have(self, names: Iterable[str]) -> bool:
+        """Whether the table has all of these."""
+        return self._names.issuperset(names)
+
+    def refusal(self, name: str) -> str | None:
+        """Why rows with this column are dead letters; None where the table has it, or can have it."""
+        if name in self._names:
+            return None
+        if len(self._names) >= TABLE_COLUMNS_MAX:
+            return OVER_LIMIT
+        return self._unnameable(name) if self._is_delta else None
+
+    def add(self, name: str) -> str | None:
+        """A row has this column. Why the table cannot have it; None where it has it from now on."""
+        reason = self.refusal(name)
+        if reason is None and name not in self._names:
+            self._names.add(name)
+            self._folded[stored_name(name).lower()] = stored_name(name)
+        return reason
+
+    def _unnameable(self, name: str) -> str | None:
+        """Why a table in Delta cannot have a column of this name: it does not tell upper case from lower case."""
+        folded = stored_name(name).lower()
+        if folded in _DELTA_PLACES:
+            return f"a column of a Delta table cannot have this name. got={name}"
+        taken = self._folded.get(folded) or _OWN_NAMES.get(folded)
+        if taken is None:
+            return None
+        return f"Delta does not tell two columns apart that differ by case only. expected={taken} got={name}"
+
+
+def refuses_columns(settings: TableSettings) -> bool:
+    """Whether a table has rows as dead letters for the names of their columns. One that carries whole documents loses
+    nothing where a field has no column, and a history has no columns of the rows."""
+    return settings.state and DOCUMENT_COLUMN not in settings.columns
+
+
 def plan_evolution(
     current: Iterable[Column],
     seen: Mapping[str, Iterable[str]],
@@ -75,7 +121,7 @@ def plan_evolution(
     """Plan from the table's columns, the JSON types seen per column in the batch, and what the user declared.
 
     `transforms` are those that any of the table's partition specs takes of a stored column, past ones included: a
-    column's type must suit them all, or nobody could read the table's metadata any more.
+    column's type must suit them all, or no engine could read the table's metadata any more.
     """
     columns = {column.name: column for column in current}
     add: list[Column] = []
@@ -83,18 +129,17 @@ def plan_evolution(
     widen: list[Column] = []
     rewrite: list[Column] = []
     refused: dict[str, str] = {}
-    folded = {column.stored.lower(): column.stored for column in columns.values()}
+    names = Names(columns, settings)
     kinds_changed = False
     wanted = dict.fromkeys([*columns, *settings.columns, *seen])
     for name in wanted:
         old = columns.get(name)
         new = _partitionable(old, _grown(name, old, seen.get(name, ()), settings), transforms)
         if old is None:
-            reason = OVER_LIMIT if len(columns) >= TABLE_COLUMNS_MAX else _unnameable(new, folded, settings)
+            reason = names.add(name)
             if reason is not None:
                 refused[name] = reason
                 continue
-            folded[new.stored.lower()] = new.stored
             add.append(new)
         elif old.type != new.type:
             if old.kind is Kind.NULL:
@@ -114,22 +159,8 @@ def plan_evolution(
         widen=tuple(widen),
         rewrite=tuple(rewrite),
         kinds_changed=kinds_changed,
-        # A row that carries its whole document loses nothing where a field has no column.
-        refused={} if DOCUMENT_COLUMN in settings.columns else refused,
+        refused=refused if refuses_columns(settings) else {},
     )
-
-
-def _unnameable(column: Column, folded: Mapping[str, str], settings: TableSettings) -> str | None:
-    """Why a table in Delta cannot have a column of this name: it does not tell upper case from lower case."""
-    if settings.format is not Format.DELTA:
-        return None
-    name = column.stored.lower()
-    if name in _DELTA_PLACES:
-        return f"a column of a Delta table cannot have this name. got={column.name}"
-    taken = folded.get(name) or _OWN_NAMES.get(name)
-    if taken is None:
-        return None
-    return f"Delta does not tell two columns apart that differ by case only. expected={taken} got={column.name}"
 
 
 def _grown(name: str, old: Column | None, json_types: Iterable[str], settings: TableSettings) -> Column:

@@ -13,6 +13,8 @@ HLC = "_hlc"
 SOURCE = "_source"
 POSITION = "_position"
 CLOCKS = "_clocks"
+# Which log a position is of. Rows from before histories said so have none: see `UNLOGGED_PROPERTY`.
+LOG = "_log"
 
 # What follows the row's own columns in a state table.
 STATE_COLUMNS: tuple[tuple[str, ColumnType], ...] = (
@@ -40,14 +42,21 @@ HISTORY_COLUMNS: tuple[tuple[str, ColumnType], ...] = (
     ("_time", _TIME),
     ("_source_time", _TIME),
     ("_metadata", STRING),
+    (LOG, STRING),
 )
 
 DEAD_LETTER_COLUMNS: tuple[tuple[str, ColumnType], ...] = (*HISTORY_COLUMNS, ("_reason", STRING))
 
 
-# Table properties: what the values of each inferred column have been, and since which position a column is there.
+# A property of tables: what the values of each inferred column have been.
 KINDS_PROPERTY = "mainstem.column-kinds"
-SINCE_PROPERTY = "mainstem.columns-since"
+# A property of tables in Delta: the types of the rows' columns. It has no uuid, and what is text to it need not be text
+# to us.
+TYPES_PROPERTY = "mainstem.column-types"
+# A property of tables in Delta: what the columns are made from that only partitions have, as [name, column, transform].
+PARTITIONS_PROPERTY = "mainstem.partitions"
+# Of a history from before its rows said of which log they are: how much it held of each log when they began to.
+UNLOGGED_PROPERTY = "mainstem.unlogged"
 
 # Names that Mainstem or Iceberg's metadata columns need in a state table. A row's own column of such a name gets an
 # underscore more, and so does one that already looks like that, which keeps the mapping one to one.

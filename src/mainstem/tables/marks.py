@@ -7,6 +7,7 @@ newest marked snapshot of a table says everything. Delta keeps the same names as
 from collections.abc import Mapping
 from typing import Any
 
+from mainstem.formats.iceberg.snapshots import ancestry
 from mainstem.model.position import UNNAMED, LogId, LogPosition
 
 POSITION_MARK = "mainstem.position"
@@ -14,6 +15,8 @@ HLC_MARK = "mainstem.hlc-max"
 _PREFIX = POSITION_MARK + "."
 # More than fits a signed 64-bit column was not written by us.
 _DIGITS_MAX = 19
+
+Marks = Mapping[LogId, LogPosition]
 
 
 def position_mark(log: LogId) -> str:
@@ -35,3 +38,12 @@ def positions_of(summary: Mapping[str, Any]) -> dict[LogId, LogPosition]:
         if digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX:
             found[log] = LogPosition(int(digits))
     return found
+
+
+def marks_at(document: Mapping[str, Any], snapshot_id: int | None) -> Marks:
+    """How much of each log a snapshot of an Iceberg table covers: as it says itself, or the next of its ancestors that
+    says so. Compactions in between say nothing."""
+    for snapshot in ancestry(document, snapshot_id):
+        if found := positions_of(snapshot.get("summary") or {}):
+            return found
+    return {}

@@ -80,7 +80,7 @@ class WriterOptions(msgspec.Struct, frozen=True):
 
 
 def writer_options(properties: Mapping[str, str]) -> WriterOptions:
-    """Read the properties. What nobody could have meant is taken for the default."""
+    """Read the properties. A value that makes no sense is replaced by the default."""
     codec = str(properties.get(CODEC_PROPERTY, Codec.ZSTD)).lower()
     size = _number(properties.get(ROW_GROUP_BYTES_PROPERTY), ROW_GROUP_BYTES_DEFAULT)
     checks = {properties.get(name) for name in _CHECK_PROPERTIES}

@@ -2,7 +2,7 @@
 
 A place is a location in its one spelling: `/folder/table` for whatever `file:/folder/table` and `file:///folder/table`
 say, `s3://bucket/table` for `s3a://bucket/table`. What could be read in two ways (`..`, a relative path, a query, an
-escape in a `file:` URI) is no place at all, so that a check and whoever opens the file cannot disagree.
+escape in a `file:` URI) is no place at all, so that a check and a later open cannot disagree.
 """
 
 import re

@@ -102,6 +102,8 @@ class TableSettings:
     format_version: int = 2
     # The columns by which rows are known that come without a key: over HTTP, and from Debezium Server.
     key: tuple[str, ...] = ()
+    # Whether JSON texts that are ISO times with a zone become timestamptz columns. None: as [log] infer_times has it.
+    infer_times: bool | None = None
     # Declared types by column; every other column is inferred.
     columns: Mapping[str, ColumnType] = field(default_factory=lambda: MappingProxyType({}))
     # Of the state. None: as it was given over HTTP, or not at all.
@@ -145,6 +147,8 @@ class TableSettings:
         if "columns" in values:
             declared = {name: parse_type(text) for name, text in values["columns"].items()}
             values["columns"] = MappingProxyType(declared)
+        if not isinstance(values.get("infer_times"), bool | None):
+            raise Invalid(f"infer_times. expected=true or false got={values['infer_times']!r}")
         if "key" in values:
             names = [values["key"]] if isinstance(values["key"], str) else values["key"]
             if not isinstance(names, Sequence) or not all(isinstance(each, str) and each for each in names):

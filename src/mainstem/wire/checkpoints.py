@@ -6,10 +6,12 @@ columns, each with clock, source and value as JSON text. The document beside the
 
 import msgspec
 
+from mainstem.model.position import Lineage, LogId, LogPosition, Span
+
 # The underscore keeps engines from taking it for data.
 DOCUMENT = "_checkpoint.json"
-# Older ones may lack rows (those that repeat a name, those of tables in Delta): they are neither sent nor gone on from.
-VERSION = 1
+# Older ones may lack rows (that repeat a name, of Delta tables, of other logs): they are neither sent nor gone on from.
+VERSION = 2
 
 _columns = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -34,6 +36,11 @@ class CheckpointOrder(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     # The log that the position is of.
     log: str = ""
+    # Which positions are of this log. What another one wrote is in a checkpoint as well, at whichever position.
+    lineage: tuple[Span, ...] = Lineage().spans
+    # By table: how much its history holds of each log, and how much it held when its rows began to say which that is.
+    held: dict[str, dict[LogId, LogPosition]] = {}
+    unlogged: dict[str, dict[LogId, LogPosition]] = {}
     # Where to put it, and the one before, which has everything up to its position.
     folder: str
     before_folder: str | None = None
@@ -48,3 +55,5 @@ class CheckpointMade(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     version: int = 0
     log: str = ""
+    # By table: how much of each log its history held at the least. The next checkpoint goes on from there.
+    held: dict[str, dict[LogId, LogPosition]] = {}

@@ -4,12 +4,16 @@ Reads the three forms in which it travels: the envelope (before, after, op, ts_m
 `{"schema", "payload"}`, and the flattened row that the "unwrap" transformation leaves, with its marks (`__op`,
 `__deleted`, …). A message with a key and no value is a tombstone: it says that compaction may forget the key, and
 changes nothing. Where a schema comes with it, values become what it says they are (`wire/debezium_types`); without one
-they stay as the connector wrote them (days, microseconds, base64). CloudEvents are read by what they carry.
+they stay as the connector wrote them (days, microseconds, base64). CloudEvents are read too (`wire/debezium_cloud`).
 """
 
+import hashlib
+from base64 import b64encode
 from collections.abc import Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -20,12 +24,18 @@ from mainstem.model.keys import key_text
 from mainstem.model.names import DEFAULT_NAMESPACE
 from mainstem.model.position import LogPosition
 from mainstem.wire.cdc_records import OP_BY_OPERATION, OPERATION_BY_OP, RECORD_BYTES_MAX
+from mainstem.wire.debezium_cloud import envelope_of, is_cloud_event
 from mainstem.wire.debezium_types import JSON_TEXT, row_schema, typed_row
 
 CONNECTOR = "mainstem"
 VERSION = "1"
-# What PostgreSQL's connector writes for a large value that an update did not touch.
+# What PostgreSQL's connector writes for a large value that an update did not touch: as a text, as bytes in each of its
+# encodings, and as the only element of an array; in an array of numbers, as the codes of its letters.
 UNAVAILABLE = "__debezium_unavailable_value"
+_UNAVAILABLE_BYTES = UNAVAILABLE.encode()
+_UNAVAILABLE_TEXTS = frozenset((UNAVAILABLE, b64encode(_UNAVAILABLE_BYTES).decode(), _UNAVAILABLE_BYTES.hex()))
+_UNAVAILABLE_UUID = str(UUID(bytes=hashlib.md5(_UNAVAILABLE_BYTES, usedforsecurity=False).digest(), version=3))
+_UNAVAILABLE_CODES = list(_UNAVAILABLE_BYTES)
 _MARK = "__"
 
 
@@ -111,11 +121,11 @@ def unwrapped(value: Any) -> tuple[Any, Any]:
     schema = None
     if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
         schema, value = value["schema"], value["payload"]
-    if isinstance(value, dict) and "specversion" in value and "data" in value:
+    if is_cloud_event(value):
         fields = schema.get("fields") if isinstance(schema, dict) else None
         inner = next((each for each in fields or () if isinstance(each, dict) and each.get("field") == "data"), None)
         body, own = unwrapped(value["data"])
-        return body, own or inner
+        return envelope_of(value, body), own or inner
     return value, schema
 
 
@@ -139,10 +149,25 @@ def _with_json(row: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]
             raise Invalid(f"a schema's field is an object with a name. got={field!r:.100}")
         value = row.get(name)
         if field.get("name") == JSON_TEXT and isinstance(value, str):
-            row[name] = _json(value.encode())
+            row[name] = _value_of(value)
         elif field.get("type") == "struct" and isinstance(value, dict):
             row[name] = _with_json(dict(value), field)
     return row
+
+
+def _value_of(text: str) -> Any:
+    """The value of JSON text; the text itself where a number in it has more digits than would be kept, or no place."""
+    try:
+        return _exact_json.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return text
+
+
+def _exact(digits: str) -> float:
+    number = float(digits)
+    if Decimal(digits) != Decimal(repr(number)):
+        raise ValueError(f"more digits than a double keeps. got={digits[:40]}")
+    return number
 
 
 def _typed_key(value: Any) -> Any:
@@ -173,7 +198,7 @@ def _of_envelope(body: dict[str, Any]) -> _Parts:
 
 def _of_flat(body: dict[str, Any]) -> _Parts:
     marks = {name[len(_MARK) :]: value for name, value in body.items() if name.startswith(_MARK)}
-    row = {name: value for name, value in body.items() if not name.startswith(_MARK) and value != UNAVAILABLE}
+    row = {name: value for name, value in body.items() if not (name.startswith(_MARK) or _is_unavailable(value))}
     deleted = str(marks.get("deleted", "false")).lower() == "true"
     op = "d" if deleted else str(marks.get("op") or "u")
     # "__source_ts_ms" is source.ts_ms of the envelope, and so on.
@@ -192,7 +217,21 @@ def _row(body: Mapping[str, Any], side: str) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict):
         raise Invalid(f"{side} is an object or null. got={type(value).__name__}")
-    return {name: item for name, item in value.items() if item != UNAVAILABLE}
+    return {name: item for name, item in value.items() if not _is_unavailable(item)}
+
+
+def _is_unavailable(value: Any) -> bool:
+    """Whether the source did not send this value: the row keeps the one that it has."""
+    match value:
+        case str():
+            return value in _UNAVAILABLE_TEXTS or value == f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}'
+        case [str() as only]:
+            return only in _UNAVAILABLE_TEXTS or only == _UNAVAILABLE_UUID
+        case list():
+            return value == _UNAVAILABLE_CODES
+        case dict():
+            return value == {UNAVAILABLE: UNAVAILABLE}
+    return False
 
 
 def _whole(value: Any, name: str) -> int | None:
@@ -279,6 +318,9 @@ def _plain(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise Invalid(f"a key is JSON or text. {error}") from None
+
+
+_exact_json = msgspec.json.Decoder(float_hook=_exact)
 
 
 def encode_change(

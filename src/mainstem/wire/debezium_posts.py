@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mainstem.model.change import Change
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.wire.debezium import Event, Tombstone, decode_event, is_envelope, table_of, unwrapped
@@ -40,6 +39,8 @@ class PostHead(msgspec.Struct, frozen=True):
     # Instead of the source's schema or database.
     namespace: str = ""
     key: tuple[str, ...] = ()
+    # A truncate whose deletes are in the log before it: it has no row of its own, and is kept to be known again.
+    is_truncate: bool = False
 
 
 class Post(NamedTuple):
@@ -50,7 +51,8 @@ class Post(NamedTuple):
     # The connector's name; and by what the event is known, None where it does not say its place.
     connector: str
     identity: str | None
-    change: Change | None = None
+    # What the event says of its source.
+    source: Mapping[str, Any]
 
 
 def pack(head: PostHead, event: bytes) -> bytes:
@@ -90,11 +92,11 @@ def look(event: bytes, namespace: str = "") -> Post:
     details: dict[str, Any] = origin if isinstance(origin, dict) else _marks(body)
     connector = str(details.get("name") or "unnamed")
     if _says_nothing(body):
-        return Post(Kind.NOTHING, None, connector, None)
+        return Post(Kind.NOTHING, None, connector, None, details)
     own, table = table_of(details, None)
     name = TableName(namespace or own, table)
     kind = Kind.TRUNCATE if is_envelope(body) and body["op"] == "t" else Kind.ROW
-    return Post(kind, name, connector, _identity(details, body))
+    return Post(kind, name, connector, _identity(details, body), details)
 
 
 def read(event: bytes, head: PostHead) -> Event:

@@ -11,6 +11,7 @@
     Bits                                           101, as PostgreSQL shows it     string
     Json                                           the value that it holds         JSON text
     bytes                                          base64                          binary
+    array, map, struct                             what is in it, by these rules   JSON text
 
 A value that its schema cannot explain (an infinite timestamp, say) stays as the connector wrote it: it does not fit its
 column, and its row becomes a dead letter with that value in the reason.
@@ -71,14 +72,25 @@ def column_type(field: Mapping[str, Any]) -> str | None:
 
 
 def typed_value(value: Any, field: Mapping[str, Any]) -> Any:
-    """One value that is not null."""
+    """One value that is not null; of an array, a map or a struct also what is in it."""
     convert = _CONVERTERS.get(str(field.get("name")))
     if convert is None:
-        return value
+        return _typed_within(value, field)
     try:
         return convert(value, field)
     except _UNREADABLE:
         return value
+
+
+def _typed_within(value: Any, field: Mapping[str, Any]) -> Any:
+    inner = field.get("items" if isinstance(value, list) else "values")
+    if isinstance(value, list) and isinstance(inner, Mapping):
+        return [None if each is None else typed_value(each, inner) for each in value]
+    if isinstance(value, dict) and field.get("type") == "struct":
+        return typed_row(value, field)[0]
+    if isinstance(value, dict) and isinstance(inner, Mapping):
+        return {name: None if each is None else typed_value(each, inner) for name, each in value.items()}
+    return value
 
 
 def _fields(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -5,6 +5,9 @@ from typing import Any
 
 import msgspec
 
+# The one step of a job that has a `load`.
+LOAD_STEP = "load"
+
 
 class JobState(StrEnum):
     """Where a job is. A job whose pipeline died is queued again; the steps can be repeated."""
@@ -17,6 +20,15 @@ class JobState(StrEnum):
 
 
 ENDED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+
+class LoadOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Files that Spark puts into a table without the log: a first load."""
+
+    # A file, or a folder with all that is in it, where the executors can read it.
+    place: str
+    # The key columns. Not given: those that the table is declared with.
+    key: tuple[str, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -32,6 +44,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     dry_run: bool = False
     # Rebuild a state although its history does not know all of its keys.
     force: bool = False
+    # The files, where the one step is `load`.
+    load: LoadOrder | None = None
     # "auto" or "request".
     cause: str = "request"
     state: JobState = JobState.QUEUED

@@ -33,10 +33,14 @@ class QueryOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueryFailed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why there are no rows. `is_wrong`: the statement is to blame, and not the engine."""
+    """Why there are no rows. `is_wrong`: the statement is to blame, and not the engine.
+
+    `is_denied`: one of its tables names files that are not its own.
+    """
 
     message: str
     is_wrong: bool = False
+    is_denied: bool = False
 
 
 def frame(batch: pa.RecordBatch) -> bytes:

@@ -40,6 +40,8 @@ class RowsHead(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     mode: Mode
     key: tuple[str, ...] = ()
+    # What the history says of each of them besides.
+    metadata: dict[str, Any] | None = None
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False):

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from mainstem.model.errors import Invalid
 
-_WHOLE = r"^-?(?:0|[1-9][0-9]{0,17})$"
-_NUMBER = r"^-?(?:0|[1-9][0-9]{0,16})(?:\.[0-9]{1,20})?(?:[eE][-+]?[0-9]{1,2})?$"
-_BOOLEAN = r"^(?:true|false)$"
-_MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
+WHOLE = r"^-?(?:0|[1-9][0-9]{0,17})$"
+NUMBER = r"^-?(?:0|[1-9][0-9]{0,16})(?:\.[0-9]{1,20})?(?:[eE][-+]?[0-9]{1,2})?$"
+BOOLEAN = r"^(?:true|false)$"
+MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:Z|[+-][0-9]{2}:?[0-9]{2})$"
 _HEADER_BYTES_MAX = 1 << 20
 _COLUMNS_MAX = 1_000
 
@@ -80,9 +80,9 @@ def _typed(column: pa.ChunkedArray, *, infers_times: bool) -> pa.ChunkedArray:
 
     if column.null_count == len(column):
         return column.cast(pa.null())
-    kinds: list[tuple[str, pa.DataType]] = [(_WHOLE, pa.int64()), (_NUMBER, pa.float64()), (_BOOLEAN, pa.bool_())]
+    kinds: list[tuple[str, pa.DataType]] = [(WHOLE, pa.int64()), (NUMBER, pa.float64()), (BOOLEAN, pa.bool_())]
     if infers_times:
-        kinds.append((_MOMENT, pa.timestamp("us", "UTC")))
+        kinds.append((MOMENT, pa.timestamp("us", "UTC")))
     for pattern, kind in kinds:
         if pc.all(pc.match_substring_regex(column, pattern)).as_py():
             try:

@@ -22,6 +22,7 @@ async function driver(url) {
   await db.collection("a").updateOne({ _id: 1 }, { $set: { y: 1 } });
   seen.changed = (await stream.next()).updateDescription.updatedFields;
   await stream.close();
+  seen.deleted = (await db.collection("a").deleteOne({ _id: 3 })).deletedCount;
   await client.close();
   return seen;
 }
@@ -34,8 +35,28 @@ async function models(url) {
   await Cat.updateOne({ name: "tom" }, { $inc: { age: 1 } });
   const age = (await Cat.findOne({ name: "tom" }).lean()).age;
   const code = await Cat.create({ name: "tom" }).then(() => 0, (error) => error.code);
+  const grouped = await Cat.aggregate([{ $match: { age: { $gte: 4 } } }, { $group: { _id: "$name", n: { $sum: "$age" } } }]);
+  await mongoose.connection.transaction(async (session) => {
+    await Cat.create([{ name: "kit", age: 1 }, { name: "pip", age: 2 }], { session, ordered: true });
+    await Cat.updateOne({ name: "tom" }, { age: 5 }, { session });
+  });
+  const failed = await mongoose.connection
+    .transaction(async (session) => {
+      await Cat.create([{ name: "zoe", age: 1 }], { session });
+      throw new Error("given up");
+    })
+    .then(() => "", (error) => error.message);
+  const stream = Cat.watch([{ $match: { operationType: "update" } }], { fullDocument: "updateLookup" });
+  let told = false;
+  const next = stream.next().finally(() => (told = true));
+  // The stream begins with its first read, some time after this: the first write that it tells of is good enough.
+  for (let age = 100; !told; age++) await Cat.updateOne({ name: "kit" }, { age });
+  const event = await next;
+  await stream.close();
+  const deleted = (await Cat.deleteMany({ age: { $lt: 5 } })).deletedCount;
+  const left = (await Cat.find().sort("name").lean()).map((each) => each.name);
   await mongoose.disconnect();
-  return { age, code };
+  return { age, code, grouped, failed, changed: event.fullDocument.name, deleted, left };
 }
 
 (async () => {

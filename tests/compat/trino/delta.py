@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.client.delta import DeltaTable, LocalStorage, Storage
-from mainstem.formats.delta.engine import PLACES
+from mainstem.formats.delta.files.engine import PLACES
 from mainstem.formats.delta.transaction import Replacement
 from mainstem.model.names import TableName
 from mainstem.model.position import UNNAMED, LogPosition
-from mainstem.pipeline.commit.lake import Marks
+from mainstem.pipeline.commit.marks import Marks
 from mainstem.pipeline.delta.partitions import partition_columns
 from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable
 from mainstem.runtime.clock import SystemClock

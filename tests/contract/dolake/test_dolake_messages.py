@@ -199,7 +199,19 @@ ACK = {"type", "timestamp", "sequenceNumber", "status", "batchId", "details", "r
 DETAILS = {"eventsProcessed", "bufferUtilization", "timeUntilFlush", "remainingTokens", "bucketCapacity"}
 
 
+async def until_a_flush_is_due(server: ServerProcess, way: str) -> None:
+    """The server looks for its next flush ten times a second; with nothing to flush there is none."""
+    source = a_source()
+    async with Wire(server.ws_url, way, address=an_address()) as wire:
+        for number in range(1, 50):
+            if "timeUntilFlush" in (await wire.ask(batch(source, number)))["details"]:
+                return
+            await asyncio.sleep(0.02)
+    raise AssertionError("no flush is due")
+
+
 async def test_every_field_of_an_ack(server: ServerProcess, way: str) -> None:
+    await until_a_flush_is_due(server, way)
     source = a_source()
     async with Wire(server.ws_url, way, address=an_address()) as wire:
         await wire.greet(source)
@@ -258,7 +270,7 @@ async def test_fallback_and_the_state_of_the_breaker(tmp_path: Path) -> None:
     async with gateway_on_socket(tmp_path) as (_, url), httpx.AsyncClient(timeout=60) as http:
         base = url.replace("ws", "http", 1).removesuffix("/ws")
         for state, status in (("open", "fallback"), ("half-open", "fallback"), ("closed", "ok")):
-            breaker = {"state": state, "failures": 5, "opened_ms": 1, "openings": 1, "error": "no route to the store"}
+            breaker = {"state": state, "failures": 5, "openedMs": 1, "openings": 1, "error": "no route to the store"}
             report = {"state": "running", "breaker": breaker}
             (await http.post(f"{base}/v1/pipeline/report", json=report)).raise_for_status()
             async with Wire(url) as wire:

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from mainstem.admission import Authenticator, AuthSettings, Principal, Role, Unauthenticated
 from mainstem.admission.auth import RECHECK_S
 from mainstem.admission.keys import KeyRing, private_key, secret_key, sign
+from mainstem.admission.sources import RESERVED_SOURCES
 from mainstem.model import Denied, Invalid, parse_table_name
 from mainstem.runtime.clock import ManualClock
 
@@ -194,6 +195,18 @@ def test_sources_of_different_tenants_never_meet() -> None:
     names = {who().source("db"), who(namespaces=("default",)).source("db"), who(namespaces=None).source("db")}
     assert len(names) == 3
     assert "db" in names
+    # Who is bound to tables alone reaches no source of others' either; nor does one set of tables those of another.
+    bound = [None, ("pay",), ("pay", "plans")]
+    spaces = [None, ("sales",), ("sales", "hr"), ("kafka",), ("http",), ("dead-letters",)]
+    sources = [who(namespaces=namespaces, tables=tables).source("db") for namespaces in spaces for tables in bound]
+    assert len(set(sources)) == len(sources)
+    assert who(tables=("a", "b")).source("db") == who(tables=("b", "a")).source("db")
+
+
+def test_a_namespace_may_be_called_as_a_door_is() -> None:
+    for door in RESERVED_SOURCES:
+        source = who(namespaces=(door.removesuffix("/"),)).source("db")
+        assert not source.startswith(RESERVED_SOURCES), source
 
 
 def pem(key: Any) -> bytes:

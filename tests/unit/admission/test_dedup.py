@@ -14,6 +14,7 @@ from mainstem.admission.unpersisted import RUNS_MAX, Unpersisted
 from mainstem.model import Corrupt, Hlc, LogPosition, Overloaded, SourceId
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.runtime.clock import ManualClock
+from tests.harness.seeds import soak_seeds
 
 A = SourceId("a")
 GOLDEN = Path(__file__).parent / "dedup-v1.msgpack"
@@ -38,9 +39,9 @@ def small(clock: ManualClock | None = None, **changed: int) -> Dedup:
 
 @given(st.lists(st.integers(0, 60), max_size=80), st.integers(0, 62))
 def test_intervals_are_a_set(sequences: list[int], asked: int) -> None:
-    intervals = SequenceSet(1_000)
+    intervals = SequenceSet()
     for sequence in sequences:
-        intervals.add(sequence)
+        intervals.add(sequence, 1_000)
     assert (asked in intervals) == (asked in sequences)
     assert intervals.highest == max(sequences, default=None)
     assert intervals.highest_below(asked) == max((s for s in sequences if s < asked), default=None)
@@ -51,9 +52,9 @@ def test_intervals_are_a_set(sequences: list[int], asked: int) -> None:
 
 @given(st.lists(st.integers(0, 200), max_size=80))
 def test_at_their_bound_intervals_grow_downwards_only(sequences: list[int]) -> None:
-    intervals = SequenceSet(4)
+    intervals = SequenceSet()
     for sequence in sequences:
-        intervals.add(sequence)
+        intervals.add(sequence, 4)
     assert len(intervals.intervals[0]) <= 4
     assert all(sequence in intervals for sequence in sequences)
     # What is counted as seen without having been seen is not certain.
@@ -162,12 +163,12 @@ def test_within_its_bounds_it_is_the_naive_model_across_restarts(
 def test_beyond_its_bounds_it_never_loses_a_batch_by_calling_it_a_duplicate(
     taken: list[tuple[str, int, int, bool, bool]], intervals_max: int, recent_max: int
 ) -> None:
-    dedup = small(intervals_max=intervals_max, recent_max=recent_max, recent_min=1)
+    dedup = small(intervals_max=intervals_max, intervals_min=1, recent_max=recent_max, recent_min=1)
     naive, last = NaiveDedup(), 0
     for source, sequence, fingerprint, _, restart in taken:
         if restart:
             stored = dedup.dump()
-            dedup = small(intervals_max=intervals_max, recent_max=recent_max, recent_min=1)
+            dedup = small(intervals_max=intervals_max, intervals_min=1, recent_max=recent_max, recent_min=1)
             dedup.load(stored)
         answer, truth = ask(dedup, source, sequence, fingerprint), naive.look(source, sequence, fingerprint)
         # Other changes under a sequence whose fingerprint is forgotten count as a duplicate, a new sequence never does.
@@ -198,8 +199,38 @@ def test_a_duplicate_is_one_however_old_it_is() -> None:
         assert {known.look(A, sequence, sequence) for sequence in (1, 1_000, 5_000, 7_000)} == {Seen.SAME}
 
 
+def test_a_duplicate_is_one_however_old_it_is_and_however_many_gaps_came_since() -> None:
+    """Every second sequence, and one batch of each gap that comes late."""
+    dedup = small()
+    for number in range(1, 10_001):
+        dedup.record(header(number, 2 * number, fingerprint=number))
+    for _ in range(2):
+        assert {dedup.look(A, 2 * number, number) for number in range(1, 10_001)} == {Seen.SAME}
+        assert {dedup.look(A, 2 * number + 1, 1) for number in range(10_000)} == {Seen.NEVER}
+        stored = dedup.dump()
+        dedup = small()
+        dedup.load(stored)
+
+
+def test_with_many_sources_gaps_are_shared_and_none_is_forgotten_in_silence() -> None:
+    dedup, last = small(intervals_max=64, intervals_total_max=128, intervals_min=4), 0
+    for number in range(1, 65):
+        last += 1
+        dedup.record(header(last, 2 * number))
+    assert dedup.look(A, 3, 1) is Seen.NEVER
+    for source in range(16):
+        last += 1
+        dedup.record(header(last, 1, source=str(source)))
+    last += 1
+    dedup.record(header(last, 1_000))
+    # Its share is eight: what is below counts as used, and a batch there is refused and not called a duplicate.
+    with pytest.raises(OutOfSequence, match="older than what is remembered"):
+        dedup.look(A, 3, 1)
+    assert dedup.look(A, 1_000 - 1, 1) is Seen.NEVER and dedup.look(A, 128, 1) is Seen.SAME
+
+
 def test_a_gap_that_is_not_known_any_more_is_refused_and_not_taken_for_a_duplicate() -> None:
-    dedup = small(intervals_max=4, recent_max=1, recent_min=1)
+    dedup = small(intervals_max=4, intervals_min=1, recent_max=1, recent_min=1)
     for last, sequence in enumerate((10, 20, 30, 40, 50), 1):
         dedup.record(header(last, sequence))
     for _ in range(2):
@@ -209,7 +240,7 @@ def test_a_gap_that_is_not_known_any_more_is_refused_and_not_taken_for_a_duplica
         assert (dedup.look(A, 5, 1), dedup.look(A, 25, 1)) == (Seen.NEVER, Seen.NEVER)
         assert dedup.look(A, 30, 1) is Seen.SAME
         stored = dedup.dump()
-        dedup = small(intervals_max=4, recent_max=1, recent_min=1)
+        dedup = small(intervals_max=4, intervals_min=1, recent_max=1, recent_min=1)
         dedup.load(stored)
 
 
@@ -309,6 +340,6 @@ def test_whatever_was_sent_is_a_duplicate_later_on() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", soak_seeds(100, 20))
 def test_whatever_was_sent_is_a_duplicate_for_long(seed: int) -> None:
     _long_life(seed, batches=12_000)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mainstem.admission.turns import Turns, TurnSettings
+from mainstem.admission.turns import SourceTurns, TurnSettings
 from mainstem.model import Overloaded
 from mainstem.model.batch import Admitted, Batch, Encoding
 from mainstem.model.change import SourceId
@@ -53,7 +53,7 @@ SMALL = TurnSettings(on_the_way_bytes_max=20, share_bytes=10, waiting_bytes_max=
 
 async def test_nothing_waits_while_there_is_little() -> None:
     disk = Disk()
-    turns: Turns[int] = Turns(disk.append)
+    turns: SourceTurns[int] = SourceTurns(disk.append)
     outcomes = [turns.enter(batch("a", number)) for number in range(50)]
     assert len(disk.taken) == 50
     await disk.finish(50)
@@ -62,7 +62,7 @@ async def test_nothing_waits_while_there_is_little() -> None:
 
 async def test_sources_take_turns_and_keep_their_order() -> None:
     disk = Disk()
-    turns = Turns(disk.append, SMALL)
+    turns = SourceTurns(disk.append, SMALL)
     outcomes = [turns.enter(batch("flood", number)) for number in range(8)]
     assert disk.taken == [("flood", 0), ("flood", 1)]
     # Who has nothing on its way does not wait for those who have.
@@ -83,7 +83,7 @@ async def test_sources_take_turns_and_keep_their_order() -> None:
 
 async def test_many_sources_together_have_no_more_than_all_may_have() -> None:
     disk = Disk()
-    turns = Turns(disk.append, SMALL)
+    turns = SourceTurns(disk.append, SMALL)
     for number in (1, 2):
         for source in range(6):
             turns.enter(batch(f"s{source}", number))
@@ -96,7 +96,7 @@ async def test_many_sources_together_have_no_more_than_all_may_have() -> None:
 
 async def test_what_waits_is_bounded_and_who_has_nothing_waiting_comes_first() -> None:
     disk = Disk()
-    turns = Turns(disk.append, SMALL)
+    turns = SourceTurns(disk.append, SMALL)
     for number in range(12):
         turns.enter(batch("flood", number))
     with pytest.raises(Overloaded) as refused:
@@ -113,7 +113,7 @@ async def test_what_waits_is_bounded_and_who_has_nothing_waiting_comes_first() -
 
 async def test_what_the_log_refuses_later_is_told_and_does_not_stop_the_others() -> None:
     disk = Disk()
-    turns = Turns(disk.append, SMALL)
+    turns = SourceTurns(disk.append, SMALL)
     for name in ("a", "b", "a", "b"):
         outcome = turns.enter(batch(name, 1))
     waiting = [turns.enter(batch("a", 3)), outcome]
@@ -136,7 +136,7 @@ SHARED = TurnSettings(on_the_way_bytes_max=30, share_bytes=20, waiting_bytes_max
 async def test_a_batch_does_not_overtake_one_whose_refusal_is_still_on_its_way_to_the_sender() -> None:
     """The log ends several futures at once, and their callbacks run later, one after the other."""
     disk = Disk()
-    turns: Turns[int] = Turns(disk.append, SHARED)
+    turns: SourceTurns[int] = SourceTurns(disk.append, SHARED)
     others = [turns.enter(batch("b", number)) for number in (1, 2)]
     first = turns.enter(batch("a", 1))
     second = turns.enter(batch("a", 2))

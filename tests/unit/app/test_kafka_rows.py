@@ -79,8 +79,6 @@ def test_no_record_is_passed_over(tmp_path: Path) -> None:
             offset = found[-1] + 1
         assert found == list(range(start, 10))
     assert read(rows, 1, 0) == []
-    first = rows.first_at(TABLE, 0, 0, 4_500)
-    assert first is not None and (first.offset, first.value) == (5, b"5")
 
 
 def test_whole_files_go_by_time_and_size(tmp_path: Path) -> None:

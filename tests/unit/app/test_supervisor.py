@@ -145,7 +145,7 @@ async def test_a_child_that_does_not_end_is_killed_with_what_it_started(tmp_path
         tasks.create_task(supervisor.run())
         await _until(lambda: log.exists() and b"grandchild" in log.read_bytes())
         grandchild = next(int(line) for line in log.read_text().splitlines() if line.isdigit())
-        began_s = asyncio.get_running_loop().time()
-        await supervisor.stop()
-        assert asyncio.get_running_loop().time() - began_s < STOP_S_MAX + STOP_REST_S_MAX + 1
+        # Both sleep for ever: without the kills `stop` would not return. How late it does depends on the machine.
+        async with asyncio.timeout(10 * (STOP_S_MAX + STOP_REST_S_MAX)):
+            await supervisor.stop()
     await _until(lambda: _is_gone(grandchild))

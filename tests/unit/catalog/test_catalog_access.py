@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstem.catalog.access import Access
-from mainstem.catalog.tokens import TokenExpired, TokenRefused, Tokens
+from mainstem.catalog.access.clients import Access
+from mainstem.catalog.access.tokens import TokenExpired, TokenRefused, Tokens
 from mainstem.doors.catalog.auth import refusal, token_answer
 from mainstem.model import Denied, Invalid
 from mainstem.runtime.clock import ManualClock

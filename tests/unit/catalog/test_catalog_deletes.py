@@ -5,7 +5,7 @@ from typing import Any
 import pyiceberg.expressions
 import pytest
 
-from mainstem.catalog.filters import parse_filter
+from mainstem.catalog.scan.filters import parse_filter
 from mainstem.model import Invalid
 from mainstem.tables.deletes import Content, DeleteFile, DeleteIndex
 

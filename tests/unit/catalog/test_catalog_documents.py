@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.catalog.documents import Stored, encode_document
-from mainstem.catalog.metadata import ancestry
+from mainstem.catalog.metadata.documents import Stored, encode_document
+from mainstem.formats.iceberg.snapshots import ancestry
 
 entries = st.lists(st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2), max_size=4)
 

@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 from mainstem.catalog import TableIdent
-from mainstem.catalog.pointer_cache import PointerCache
-from mainstem.catalog.store import Pointer, Swap
+from mainstem.catalog.stores.pointer_cache import PointerCache
+from mainstem.catalog.stores.store import Pointer, Swap
 
 T = TableIdent(("ns",), "t")
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mainstem.catalog.errors import CommitFailed
-from mainstem.catalog.requirements import check, is_create
+from mainstem.catalog.metadata.requirements import check, is_create
 from mainstem.model import Invalid
 
 Document = dict[str, Any]

@@ -1,6 +1,7 @@
 """The catalog as a whole, on a real SQLite file and real folders: commits, the fence, races, failures, purges."""
 
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from mainstem.catalog import (
     SqliteStore,
     TableIdent,
 )
-from mainstem.catalog.documents import Documents, next_location
 from mainstem.catalog.files import LocalFiles, RoutedFiles, local_path
+from mainstem.catalog.metadata.documents import Documents, next_location
 from mainstem.catalog.names import folder_of
-from mainstem.catalog.sqlite_store import MIGRATIONS
-from mainstem.catalog.store import Pointer, Swap
+from mainstem.catalog.stores.sqlite import MIGRATIONS
+from mainstem.catalog.stores.store import Pointer, Swap
 from mainstem.model import (
     UNNAMED,
     Corrupt,
@@ -57,13 +58,9 @@ class Room:
         self.catalog.create_namespace(("ns",), {})
 
     def open(self, store: Any, files: Any) -> Catalog:
-        return Catalog(
-            store=store,
-            files=files,
-            warehouse=str(self.folder / "warehouse"),
-            clock=ManualClock(),
-            on_commit=self.heard.append,
-        )
+        catalog = Catalog(store=store, files=files, warehouse=str(self.folder / "warehouse"), clock=ManualClock())
+        catalog.on_commit(self.heard.append)
+        return catalog
 
     def append(self, number: int, parent: int | None = None, position: int | None = None) -> list[Document]:
         summary = {"operation": "append"} | ({} if position is None else {"mainstem.position": str(position)})
@@ -273,11 +270,40 @@ def test_a_full_disk_changes_nothing_and_says_when_to_come_back(room: Room) -> N
     assert room.catalog.load_table(T).metadata_location == made.metadata_location
 
 
+class FillingDisk(LocalFiles):
+    """A disk with room for so many files more."""
+
+    def __init__(self, room: int) -> None:
+        self._left = room
+        self._lock = threading.Lock()
+        self.written: list[str] = []
+
+    def write_new(self, location: str, data: bytes) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left < 0:
+                raise OSError(28, "No space left on device")
+        super().write_new(location, data)
+        self.written.append(location)
+
+
+def test_of_a_transaction_that_fills_the_disk_nothing_is_left(room: Room) -> None:
+    """Its files are written side by side: those that had room go as well, once all of them are done."""
+    tables = [TableIdent(T.namespace, f"t{number}") for number in range(40)]
+    made = {each: room.catalog.create_table(each.namespace, each.name, NEW).metadata_location for each in tables}
+    files = FillingDisk(25)
+    with pytest.raises(Overloaded, match="No space left"):
+        room.open(room.store, files).commit_transaction([Commit(each, [], properties(a="b")) for each in tables])
+    assert len(files.written) == 25 and not any(Path(path).exists() for path in files.written)
+    assert {each: room.catalog.load_table(each).metadata_location for each in tables} == made
+
+
 def test_a_listener_that_fails_does_not_fail_the_commit(room: Room) -> None:
     def broken(_: Committed) -> None:
         raise RuntimeError("listener")
 
-    catalog = Catalog(store=room.store, warehouse=str(room.folder / "w"), on_commit=broken)
+    catalog = Catalog(store=room.store, warehouse=str(room.folder / "w"))
+    catalog.on_commit(broken)
     assert catalog.create_table(("ns",), "other", NEW).metadata_location is not None
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mainstem.catalog import NoSuchNamespace, SqliteStore, TableIdent
-from mainstem.catalog.shared_writes import TURNS_MAX, Turn
-from mainstem.catalog.sql_store import Connection, Violated
-from mainstem.catalog.store import CURRENT_MARK, Mark, Pointer, Swap
+from mainstem.catalog.stores.shared_writes import TURNS_MAX, Turn
+from mainstem.catalog.stores.sql import Connection, Violated
+from mainstem.catalog.stores.store import CURRENT_MARK, Mark, Pointer, Swap
 from mainstem.model import OutcomeUnknown, Overloaded
 
 WAIT_S_MAX = 200.0

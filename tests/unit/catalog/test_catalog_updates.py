@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.catalog.errors import CommitFailed
-from mainstem.catalog.metadata import ancestry, new_document, normalized, with_referenced_snapshots_only
-from mainstem.catalog.updates import apply, create
+from mainstem.catalog.metadata.table import new_document, normalized, with_referenced_snapshots_only
+from mainstem.catalog.metadata.updates import apply, create
+from mainstem.formats.iceberg.snapshots import ancestry
 from mainstem.model import Invalid
 
 Document = dict[str, Any]

@@ -10,11 +10,12 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from mainstem.client.sync import ClockDrift, CursorExpired, HttpTransport, Refused, Unreachable, WebSocketTransport
-from mainstem.client.sync.http import refusal, retry_after_s
-from mainstem.client.sync.pieces import PieceReader
-from mainstem.client.sync.websocket import close_error
+from mainstem.client.sync.transports.http import refusal, retry_after_s
+from mainstem.client.sync.transports.pieces import PieceReader
+from mainstem.client.sync.transports.websocket import close_error
 from mainstem.model import Denied, MainstemError, Overloaded
-from mainstem.wire.sync import SyncPull, SyncResponse, encode_response, varint
+from mainstem.wire.sync import SyncPull, SyncResponse, encode_response
+from mainstem.wire.varint import varint
 
 NOW_MS = 1_764_000_000_000
 

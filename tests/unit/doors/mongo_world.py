@@ -15,8 +15,8 @@ from mainstem.doors.mongo.server import MongoDoor, MongoSettings
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
 from mainstem.feeds.documents.tables import TableRow
-from mainstem.feeds.tap import Arrival, Tap
 from mainstem.log import Log
+from mainstem.log.tap import Arrival, Tap
 from mainstem.model.batch import Batch, Encoding
 from mainstem.model.change import Change, SourceId
 from mainstem.model.checksum import crc32
@@ -33,6 +33,7 @@ class Lake:
     def __init__(self) -> None:
         self.tables: dict[TableName, list[TableRow]] = {}
         self.through = NOWHERE
+        self.answered: dict[str, int] = {}
 
     async def names(self) -> list[TableName]:
         return list(self.tables)
@@ -69,8 +70,8 @@ class World:
         reply, _ = await self.door.answer(connection, Request(1, {**body, "$db": body.get("$db", "db")}))
         return decode_document(reply) if isinstance(reply, bytes) else reply
 
-    async def documents_of(self, name: str, filter: dict[str, Any] | None = None) -> list[Any]:
-        reply = await self.run({"find": name, "filter": filter or {}})
+    async def documents_of(self, name: str, filter: dict[str, Any] | None = None, **more: Any) -> list[Any]:
+        reply = await self.run({"find": name, "filter": filter or {}, **more})
         return list(reply["cursor"]["firstBatch"])
 
     async def cdc(self, *events: dict[str, Any], source: str = "shop-db") -> None:

@@ -14,7 +14,7 @@ from mainstem.admission import Principal, Role
 from mainstem.doors.mongo.ttl import delete_expired
 from mainstem.feeds.documents.carrying import DocumentsBatch
 from mainstem.feeds.documents.tables import TableRow
-from mainstem.log.expand import Expander
+from mainstem.log.seal.expand import Expander
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName

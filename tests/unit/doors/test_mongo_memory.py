@@ -4,14 +4,21 @@ import asyncio
 import functools
 import math
 import random
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bson.int64 import Int64
 
 from mainstem.documents.aggregation import running
-from mainstem.doors.mongo.commands import aggregate, reads
-from mainstem.feeds.documents import reading
+from mainstem.doors.mongo.commands import aggregate, indexes, reads
+from mainstem.feeds.documents import drafts, reading, service, trash
+from mainstem.feeds.documents.walking import Stored
+from mainstem.feeds.documents.writing import Unit
+from mainstem.wire.mongo.frames import encode_document
 from mainstem.wire.mongo.ordered import ordered
 from tests.unit.doors.mongo_world import World, opened
 
@@ -57,9 +64,7 @@ async def test_a_sort_larger_than_its_memory_goes_to_disk(
         assert list((tmp_path / "mongo").glob("tmp*")) == []
 
 
-async def test_a_pipeline_sorts_on_disk_and_groups_within_its_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pipeline_sorts_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aggregate, "Run", functools.partial(running.Run, memory_bytes_max=100_000))
     async with opened(tmp_path) as world:
         documents = await filled(world)
@@ -67,9 +72,59 @@ async def test_a_pipeline_sorts_on_disk_and_groups_within_its_memory(
         found = await every(world, pipeline)
         assert found == sorted(documents, key=lambda each: each["n"])
         assert (await world.run({**pipeline, "allowDiskUse": False}))["code"] == 292
-        groups = {"aggregate": "c", "pipeline": [{"$group": {"_id": "$_id", "all": {"$push": "$pad"}}}], "cursor": {}}
-        assert (await world.run(groups))["code"] == 292
         assert list((tmp_path / "mongo").glob("tmp*")) == []
+
+
+LARGER_THAN_MEMORY: list[tuple[dict[str, Any], dict[str, int]]] = [
+    # Groups that grow, and many groups that do not.
+    ({"$group": {"_id": "$n", "ids": {"$push": "$_id"}, "pads": {"$push": "$pad"}}}, {"_id": 1}),
+    ({"$group": {"_id": "$_id", "n": {"$sum": "$n"}, "first": {"$first": "$pad"}}}, {"_id": 1}),
+    ({"$group": {"_id": {"n": "$n"}, "first": {"$first": "$_id"}, "last": {"$last": "$_id"}}}, {"_id": 1}),
+    (
+        {
+            "$setWindowFields": {
+                "partitionBy": "$n",
+                "sortBy": {"_id": -1},
+                "output": {"rank": {"$rank": {}}, "sum": {"$sum": "$_id", "window": {"documents": ["unbounded", 0]}}},
+            }
+        },
+        {"_id": 1},
+    ),
+    (
+        {"$bucketAuto": {"groupBy": "$n", "buckets": 7, "output": {"n": {"$sum": 1}, "ids": {"$sum": "$_id"}}}},
+        {"_id": 1},
+    ),
+    ({"$bucketAuto": {"groupBy": "$n", "buckets": 400, "output": {"pads": {"$push": "$pad"}}}}, {"_id": 1}),
+    ({"$fill": {"partitionBy": "$n", "sortBy": {"_id": 1}, "output": {"gap": {"method": "locf"}}}}, {"_id": 1}),
+    ({"$sortByCount": "$n"}, {"count": -1, "_id": 1}),
+]
+
+
+@pytest.mark.parametrize(("stage", "order"), LARGER_THAN_MEMORY, ids=lambda each: next(iter(each)))
+async def test_stages_that_are_larger_than_memory_go_on_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: dict[str, Any], order: dict[str, int]
+) -> None:
+    async with opened(tmp_path) as world:
+        await filled(world)
+        pipeline = {"aggregate": "c", "pipeline": [stage, {"$sort": order}], "cursor": {}}
+        expected = await every(world, pipeline)
+        monkeypatch.setattr(aggregate, "Run", functools.partial(running.Run, memory_bytes_max=20_000))
+        assert await every(world, pipeline) == expected
+        assert list((tmp_path / "mongo").glob("tmp*")) == []
+        counted = {"aggregate": "c", "pipeline": [stage, {"$count": "n"}], "cursor": {}, "allowDiskUse": False}
+        assert (await world.run(counted))["code"] == 292
+
+
+async def test_one_group_that_is_larger_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregate, "Run", functools.partial(running.Run, memory_bytes_max=100_000))
+    async with opened(tmp_path) as world:
+        await filled(world)
+        for stage in (
+            {"$group": {"_id": None, "all": {"$push": "$pad"}}},
+            {"$setWindowFields": {"sortBy": {"_id": 1}, "output": {"rank": {"$rank": {}}}}},
+            {"$bucketAuto": {"groupBy": "$n", "buckets": 2, "output": {"all": {"$push": "$pad"}}}},
+        ):
+            assert (await world.run({"aggregate": "c", "pipeline": [stage], "cursor": {}}))["code"] == 292
 
 
 async def test_a_sort_by_an_index_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +145,16 @@ async def test_a_sort_by_an_index_holds_nothing(tmp_path: Path, monkeypatch: pyt
         assert told["queryPlanner"]["winningPlan"]["stage"] == "SORT"
 
 
-async def test_an_index_is_made_while_others_write(tmp_path: Path) -> None:
+async def test_an_index_is_made_while_others_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = asyncio.Semaphore(0)
+
+    async def in_turns(source: Iterator[Stored]) -> AsyncIterator[Stored]:
+        for number, stored in enumerate(source):
+            if number % 500 == 0:
+                await written.acquire()
+            yield stored
+
+    monkeypatch.setattr(indexes, "every", in_turns)
     async with opened(tmp_path) as world:
         await filled(world)
         making = asyncio.create_task(world.run({"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "n_1"}]}))
@@ -101,8 +165,9 @@ async def test_an_index_is_made_while_others_write(tmp_path: Path) -> None:
             await world.run({"delete": "c", "deletes": [{"q": {"_id": COUNT - 1 - steps}, "limit": 1}]})
             await world.run({"insert": "c", "documents": [{"_id": 10_000 + steps, "n": 2_000 + steps}]})
             steps += 1
+            written.release()
         assert (await making)["ok"] == 1.0
-        assert steps > 1, "nobody wrote meanwhile"
+        assert steps >= COUNT // 500
         state = world.documents.state
         collection = state.find("db", "c")
         assert collection is not None and not collection.building
@@ -145,6 +210,25 @@ async def test_inserting_many_refuses_what_inserting_one_refuses(tmp_path: Path)
         assert again["n"] == 0 and [each["index"] for each in again["writeErrors"]] == [0]
 
 
+async def test_documents_of_a_new_collection_are_inserted_many_at_once(tmp_path: Path) -> None:
+    documents: list[dict[str, Any]] = [{"_id": number} for number in range(500)]
+    encoded = [(encode_document(each), each) for each in documents]
+    async with opened(tmp_path) as world:
+        unit = Unit(world.documents.writer)
+        made = unit.ensure_collection("db", "c")
+        # The last one has an id that is taken: it is looked at by itself.
+        assert unit.insert_free(made, [*encoded, encoded[7]]) == len(documents)
+        await unit.flush()
+        assert await every(world, {"find": "c"}) == documents
+        reply = await world.run({"insert": "d", "documents": [*documents, documents[7], {"_id": [1]}, {"_id": 500}]})
+        assert reply["n"] == len(documents) and [each["index"] for each in reply["writeErrors"]] == [500]
+        reply = await world.run(
+            {"insert": "e", "documents": [*documents, documents[7], {"_id": [1]}, 5, {"_id": 500}], "ordered": False}
+        )
+        assert reply["n"] == len(documents) + 1
+        assert [(each["index"], each["code"]) for each in reply["writeErrors"]] == [(500, 11000), (501, 53), (502, 14)]
+
+
 async def test_the_types_of_fields_are_those_that_are_stored(tmp_path: Path) -> None:
     async with opened(tmp_path) as world:
         await world.run({"insert": "c", "documents": [{"_id": 1, "n": 1}, {"_id": 2, "n": math.inf, "s": None}]})
@@ -165,3 +249,109 @@ async def test_the_types_of_fields_are_those_that_are_stored(tmp_path: Path) -> 
         # A row of another door: its columns are of any type.
         await world.cdc({"table": "db.c", "operation": "INSERT", "rowId": "r", "after": {"x": 1}})
         assert not collection.fields.is_known
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"count": "c"},
+        {"collStats": "c"},
+        {"dbStats": 1},
+        {"listDatabases": 1, "$db": "admin"},
+        {"aggregate": "c", "pipeline": [{"$collStats": {"count": {}, "storageStats": {}}}], "cursor": {}},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+async def test_statistics_of_a_large_collection_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(reads, "APART_MIN", 0)
+    others_are_answered = threading.Event()
+    async with opened(tmp_path) as world:
+        await filled(world)
+        state = world.documents.state
+        for name in ("count", "size_bytes"):
+            measure = getattr(state, name)
+
+            def patient(*given: Any, measure: Any = measure) -> int:
+                assert others_are_answered.wait(20), "nobody else was answered meanwhile"
+                return int(measure(*given))
+
+            monkeypatch.setattr(state, name, patient)
+        asked = asyncio.create_task(world.run(command))
+        for _ in range(3):
+            assert (await world.run({"find": "c", "filter": {"_id": 5}}))["ok"] == 1.0
+        assert not asked.done()
+        others_are_answered.set()
+        assert (await asked)["ok"] == 1.0
+
+
+async def test_distinct_gives_each_value_once_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "RUN_ROWS", 7)
+    values: list[Any] = [2, 2.0, Int64(2), "b", None, [3, [4], "b", []], {"a": 1}, {"a": 1.0}, True, "a", 1, []]
+    async with opened(tmp_path) as world:
+        await world.run({"insert": "c", "documents": [{"_id": number, "v": v} for number, v in enumerate(values)]})
+        reply = await world.run({"distinct": "c", "key": "v"})
+        assert reply["values"] == [None, 1, 2, 3, "a", "b", {"a": 1}, [], [4], True]
+        assert "operationTime" in reply
+        assert (await world.run({"distinct": "none", "key": "v"}))["values"] == []
+        monkeypatch.setattr(reads, "BATCH_BYTES_MAX", 20)
+        assert (await world.run({"distinct": "c", "key": "v"}))["code"] == 17217
+
+
+async def test_a_large_index_is_put_aside_and_emptied_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trash, "ROWS_MAX", 100)
+    monkeypatch.setattr(service, "CHECKPOINT_INTERVAL_S", 3_600.0)
+    async with opened(tmp_path) as world:
+        await filled(world)
+        db = world.documents.state.db
+        make = {"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "n_1"}]}
+        for _ in range(2):
+            # Made anew it has the same number.
+            assert (await world.run(make))["ok"] == 1.0
+            assert (await world.run({"dropIndexes": "c", "index": "n_1"}))["ok"] == 1.0
+        world.documents.state.commit()
+        assert tables(db) == ["trash_x_1", "trash_x_2"]
+        assert (await world.run(make))["ok"] == 1.0
+        steps = sum(1 for _ in trash.emptying(db))
+        assert steps > 2 * COUNT // 1_000 and tables(db) == []
+        assert len(await every(world, {"find": "c", "hint": "n_1"})) == COUNT
+    async with opened(tmp_path) as world:
+        # What was left by a server that stopped is found again.
+        assert (await world.run({"dropIndexes": "c", "index": "n_1"}))["ok"] == 1.0
+    async with opened(tmp_path) as world:
+        assert tables(world.documents.state.db) == ["trash_x_1"]
+
+
+def tables(db: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'trash%' ORDER BY name")]
+
+
+async def test_a_pipeline_that_writes_to_its_own_collection_reads_all_of_it_first(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await filled(world)
+        stages: list[dict[str, Any]] = [{"$match": {"n": {"$lt": 250}}}, {"$set": {"n": {"$add": ["$n", 1]}}}]
+        expected = [{**each, "n": each["n"] + 1} for each in await every(world, {"find": "c"}) if each["n"] < 250]
+        for sink in ({"$merge": {"into": "c"}}, {"$out": "c"}):
+            reply = await world.run({"aggregate": "c", "pipeline": [*stages[:1], *stages[1:], sink], "cursor": {}})
+            assert reply["ok"] == 1.0, reply
+            found = await every(world, {"find": "c", "filter": {"_id": {"$in": [each["_id"] for each in expected]}}})
+            assert found == expected
+            expected = [{**each, "n": each["n"] + 1} for each in expected if each["n"] < 250]
+        assert len(await every(world, {"find": "c"})) == len(found)
+
+
+async def test_a_batch_is_no_more_work_than_others_may_wait_for(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await filled(world)
+        assert [each.batch.count for each in world.heard] == [COUNT + 1]
+        indexes = [{"key": {name: 1}, "name": name} for name in ("n", "pad")]
+        await world.run({"createIndexes": "c", "indexes": indexes})
+        world.heard.clear()
+        everything = {"q": {}, "u": {"$inc": {"n": 1}}, "multi": True}
+        assert (await world.run({"update": "c", "updates": [everything]}))["nModified"] == COUNT
+        # One with two indexes is six times the work of one without.
+        assert max(each.batch.count for each in world.heard) <= drafts.WORK_MAX // 6 + 1
+        assert sum(each.batch.count for each in world.heard) == COUNT

@@ -1,5 +1,6 @@
 """Options that would change a result are kept to or refused by name; none is ignored."""
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 
 from mainstem.admission import Principal, Role
+from mainstem.admission.scram import derive, to_text
+from mainstem.admission.users import Users, UserSettings
+from mainstem.doors.mongo.ttl import delete_expired
 from tests.unit.doors.mongo_world import opened
 
 SNAPSHOT = {"level": "snapshot"}
@@ -36,7 +40,8 @@ SNAPSHOT = {"level": "snapshot"}
         ({"create": "new", "expireAfterSeconds": 5}, 238),
         ({"create": "new", "validationAction": "errorAndLog"}, 238),
         ({"create": "new", "validationLevel": "moderate"}, 238),
-        ({"createUser": "ann", "pwd": "x", "roles": []}, 238),
+        ({"usersInfo": 1, "showCredentials": True}, 238),
+        ({"insert": "c", "documents": [{}], "let": {"a": 1}}, 40415),
         ({"mapReduce": "c"}, 59),
     ],
 )
@@ -56,6 +61,51 @@ async def test_statements_with_unknown_options_change_nothing(tmp_path: Path, op
         reply = await world.run({"update": "c", "updates": [statement]})
         assert (reply["n"], reply["writeErrors"][0]["code"]) == (0, 40415)
         assert await world.documents_of("c") == [{"_id": 1}]
+
+
+async def test_a_ttl_index_gets_another_time(tmp_path: Path) -> None:
+    async with opened(tmp_path) as world:
+        await world.run({"insert": "c", "documents": [{"_id": 1, "at": dt.datetime(2020, 1, 1)}]})
+        ttl = {"key": {"at": 1}, "name": "at_1", "expireAfterSeconds": 1 << 30}
+        both = {"key": {"a": 1, "b": 1}, "name": "both"}
+        await world.run({"createIndexes": "c", "indexes": [ttl, both]})
+        for index, code in (
+            ({"name": "at_1"}, 72),
+            ({"name": "nope", "expireAfterSeconds": 1}, 27),
+            ({"name": "at_1", "hidden": True}, 238),
+            ({"name": "at_1", "expireAfterSeconds": -1}, 67),
+            ({"keyPattern": {"a": 1, "b": 1}, "expireAfterSeconds": 1}, 67),
+        ):
+            assert (await world.run({"collMod": "c", "index": index}))["code"] == code, index
+        assert await delete_expired(world.documents) == 0
+        changed = await world.run({"collMod": "c", "index": {"keyPattern": {"at": 1}, "expireAfterSeconds": 60}})
+        assert (changed["expireAfterSeconds_old"], changed["expireAfterSeconds_new"]) == (1 << 30, 60)
+        listed = (await world.run({"listIndexes": "c"}))["cursor"]["firstBatch"]
+        assert [each.get("expireAfterSeconds") for each in listed] == [None, 60, None]
+        assert await delete_expired(world.documents) == 1
+    async with opened(tmp_path) as world:
+        listed = (await world.run({"listIndexes": "c"}))["cursor"]["firstBatch"]
+        assert [each.get("expireAfterSeconds") for each in listed] == [None, 60, None]
+
+
+async def test_users_are_those_of_the_configuration(tmp_path: Path) -> None:
+    credentials = (to_text(derive("secret", iterations=4096)),)
+    async with opened(tmp_path) as world:
+        world.door.users = Users(
+            {
+                "ann": UserSettings(credentials, Role.WRITER, ("shop", "log")),
+                "ben": UserSettings(credentials, Role.READER),
+                "eve": UserSettings(credentials, Role.ADMIN),
+            }
+        )
+        found = (await world.run({"usersInfo": 1}))["users"]
+        assert {each["_id"]: [(role["role"], role["db"]) for role in each["roles"]] for each in found} == {
+            "admin.ann": [("readWrite", "shop"), ("readWrite", "log")],
+            "admin.ben": [("readAnyDatabase", "admin")],
+            "admin.eve": [("root", "admin")],
+        }
+        for wanted in ("ben", {"user": "ben", "db": "admin"}, [{"user": "ben", "db": "admin"}, "nobody"]):
+            assert [each["user"] for each in (await world.run({"usersInfo": wanted}))["users"]] == ["ben"]
 
 
 async def test_nobody_ends_the_cursor_of_another(tmp_path: Path) -> None:

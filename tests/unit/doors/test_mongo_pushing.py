@@ -59,7 +59,7 @@ def _row(document: dict[str, Any]) -> dict[str, Any]:
     operation = DocumentOperation(
         kind=OperationKind.INSERT, database="db", collection="c", key="", id=b"", document=data
     )
-    return columns_of(operation) or {}
+    return columns_of(operation, {}) or {}
 
 
 async def answers(world: World, pipeline: list[dict[str, Any]], **options: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from mainstem.doors.mongo import families
 from mainstem.doors.mongo.calls import COMMANDS
 from tests.unit.doors.mongo_world import World, opened
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "mongo.md"
 UNAUTHORIZED = 13
 OPEN, READER, WRITER, EVERYTHING = "open", "reader", "writer", "everything"
 PRINCIPALS: dict[str, tuple[Principal | None, frozenset[str]]] = {
@@ -61,6 +62,8 @@ TABLE: dict[str, dict[str, dict[str, Any]]] = {
     EVERYTHING: {
         "getCmdLineOpts": {"$db": "admin"}, "currentOp": {"$db": "admin"}, "killOp": {"op": 99, "$db": "admin"},
         "getLog": {"getLog": "*", "$db": "admin"}, "fsync": {"$db": "admin"}, "usersInfo": {}, "createUser": {},
+        "updateUser": {}, "dropUser": {}, "dropAllUsersFromDatabase": {}, "grantRolesToUser": {},
+        "revokeRolesFromUser": {},
     },
 }  # fmt: skip
 # Of these a caller hears about its own alone, wherever they are asked: there is nothing to refuse.
@@ -78,6 +81,16 @@ def test_every_command_is_in_the_table() -> None:
     assert len(entered) == len(set(entered))
     assert set(COMMANDS) - set(entered) == set(), "a command that says nowhere who may send it"
     assert set(entered) - set(COMMANDS) == set(), "a command that is not there any more"
+
+
+def test_the_guide_names_every_command_and_no_other() -> None:
+    families.load()
+    rows = GUIDE.read_text().split("\n## Commands\n", 1)[1].split("\n## ", 1)[0].splitlines()
+    cells = [row.split("|")[1:3] for row in rows if row.startswith("| ")][1:]
+    told = {name.strip() for names, state in cells if state.strip() != "not yet" for name in names.split(",")}
+    # Some have their name in small letters as well.
+    assert told | {name.lower() for name in told} >= set(COMMANDS)
+    assert told <= set(COMMANDS)
 
 
 async def code(world: World, name: str, more: dict[str, Any], principal: Principal | None, database: str) -> int:

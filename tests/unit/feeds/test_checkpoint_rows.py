@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstem.model.names import TableName
+from mainstem.model.position import UNNAMED, Lineage, LogId, LogPosition, Span
 from mainstem.wire.checkpoints import CheckpointOrder
 
 if TYPE_CHECKING:
@@ -19,28 +20,9 @@ pytestmark = pytest.mark.spark
 HISTORY = "_position long, _hlc long, _op string, _key string, _columns string, _source string"
 
 
-class History:
-    """A history table of the session's own catalog, as far as a checkpoint asks for it."""
-
-    def __init__(self, identifier: str) -> None:
-        self.identifier = identifier
-
-    def refresh(self) -> None:
-        pass
-
-
-class Lake:
-    """Tables by name."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        self.spark = spark
-
-    def load(self, name: TableName) -> History:
-        return History(f"lake.{name.namespace}.{name.table}")
-
-
 def made(spark: "SparkSession", folder: Path, columns: Sequence[str | None]) -> dict[str, dict[str, str]]:
     """The rows of a checkpoint of a table with these changes, one row each: JSON text by column."""
+    from mainstem.pipeline.commit.lake import Lake
     from mainstem.pipeline.upkeep.checkpoints import make_checkpoint
 
     name = f"t{abs(hash(tuple(columns))):x}"
@@ -49,13 +31,13 @@ def made(spark: "SparkSession", folder: Path, columns: Sequence[str | None]) -> 
     order = CheckpointOrder(
         namespace="dirty",
         tables=(name,),
+        unlogged={name: {UNNAMED: LogPosition(len(rows))}},
         position=len(rows),
         folder=str(folder / "made"),
         before_folder=None,
         before_position=0,
     )
-    lake: Any = Lake(spark)
-    make_checkpoint(spark, lake, order)
+    make_checkpoint(spark, Lake(spark), order)
     return cells_in(folder / "made")
 
 
@@ -106,8 +88,52 @@ def test_the_rows_of_a_table_in_delta_are_there(spark: "SparkSession", tmp_path:
     rows = [(1, 101, "insert", "r1", '{"a":1}', "app"), (2, 102, "insert", "r2", '{"a":2}', "app")]
     spark.createDataFrame(rows, HISTORY).write.format("delta").save(location)
     order = CheckpointOrder(
-        namespace="dirty", tables=("t",), delta={"t": location}, position=1, folder=str(tmp_path / "made")
+        namespace="dirty",
+        tables=("t",),
+        delta={"t": location},
+        unlogged={"t": {UNNAMED: LogPosition(2)}},
+        position=1,
+        folder=str(tmp_path / "made"),
     )
     lake: Any = NoIceberg()
     make_checkpoint(spark, lake, order)
     assert cells_in(tmp_path / "made") == {"r1": {"a": "1"}}
+
+
+def test_what_another_log_wrote_is_there_and_what_is_beyond_the_position_is_not(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """The log was lost at 3, and the new one is at 2: the checkpoint is of position 1."""
+    from mainstem.pipeline.commit.lake import Lake
+    from mainstem.pipeline.upkeep.checkpoints import make_checkpoint
+
+    ours, lost = LogId("ours"), LogId("lost")
+
+    def change(log: str, position: int, hlc: int) -> tuple[Any, ...]:
+        return position, hlc, "insert", f"{log}{position}", '{"a":1}', "app", log
+
+    first = [change(lost, 1, 1), change(lost, 2, 2), change(lost, 3, 3), change(ours, 1, 11), change(ours, 2, 12)]
+    rows = spark.createDataFrame(first, f"{HISTORY}, _log string")
+    rows.writeTo("lake.dirty.twologs_history").create()
+    lineage = Lineage((Span(ours, LogPosition(1)),)).spans
+
+    def order(position: int, held: dict[LogId, LogPosition], before: int | None = None) -> CheckpointOrder:
+        return CheckpointOrder(
+            namespace="dirty",
+            tables=("twologs",),
+            lineage=lineage,
+            held={"twologs": held},
+            position=position,
+            log=ours,
+            folder=str(tmp_path / str(position)),
+            before_folder=None if before is None else str(tmp_path / str(before)),
+            before_position=before or 0,
+        )
+
+    lake = Lake(spark)
+    make_checkpoint(spark, lake, order(1, {ours: LogPosition(2), lost: LogPosition(2)}))
+    assert cells_in(tmp_path / "1").keys() == {"lost1", "lost2", "lost3", "ours1"}
+    # The other one is a gateway that goes on: what came since its mark is read, whatever its position.
+    spark.createDataFrame([change(lost, 4, 4)], rows.schema).writeTo("lake.dirty.twologs_history").append()
+    make_checkpoint(spark, lake, order(2, {ours: LogPosition(2), lost: LogPosition(4)}, before=1))
+    assert cells_in(tmp_path / "2").keys() == {"lost1", "lost2", "lost3", "lost4", "ours1", "ours2"}

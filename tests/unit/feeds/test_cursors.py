@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from mainstem.admission import Dedup, Gate, Intake
 from mainstem.doors.sync.http import SyncHttp
-from mainstem.feeds.checkpoints import Checkpoints
-from mainstem.feeds.cursors import POSITION_BITS, Cursors
+from mainstem.feeds.checkpoints import Checkpoints, HistoryTable
+from mainstem.feeds.cursors import POSITION_BITS, Cursors, is_told_apart
 from mainstem.feeds.pushes import Pushes
 from mainstem.feeds.schemas import Schemas
 from mainstem.feeds.seen import SeenDeltas
 from mainstem.feeds.service import SyncService
 from mainstem.feeds.shadows import Shadows
-from mainstem.model.errors import Invalid
+from mainstem.model.errors import Corrupt, Invalid
 from mainstem.model.position import UNNAMED, Lineage, LogId, LogPosition, Span
 from mainstem.runtime.clock import ManualClock
 from mainstem.wire.checkpoints import DOCUMENT, VERSION, CheckpointMade
@@ -86,6 +86,16 @@ def test_a_cursor_of_what_the_backup_had_still_holds() -> None:
     assert RESTORED.decode(BEFORE.encode(LogPosition(100))) == 100
 
 
+def test_logs_whose_cursors_could_be_confused_are_told() -> None:
+    """Of 20,000 logs about five have the hash of one."""
+    ours = LogId("0123456789abcdef")
+    confused = [log for log in (LogId(f"{n:016x}") for n in range(20_000)) if not is_told_apart(ours, [log])]
+    assert 0 < len(confused) < 20
+    one = cursors((confused[0], 1))
+    assert one.encode(LogPosition(5)) == cursors((ours, 1)).encode(LogPosition(5))
+    assert is_told_apart(ours, [ours, UNNAMED])
+
+
 def test_a_checkpoint_of_another_log_is_not_sent(tmp_path: Path) -> None:
     for position, log in [(50, "a"), (150, "a"), (7, "c")]:
         folder = tmp_path / "g" / f"{position:020d}"
@@ -96,6 +106,24 @@ def test_a_checkpoint_of_another_log_is_not_sent(tmp_path: Path) -> None:
     assert newest is not None and newest.position == 50
     lost = Checkpoints(tmp_path, NoTables(), lambda: LogPosition(200), OTHER).newest("g")
     assert lost is not None and lost.position == 7
+
+
+class SomeTables:
+    """Those of `bad` cannot be read."""
+
+    async def histories(self, namespace: str) -> dict[str, HistoryTable]:
+        if namespace == "bad":
+            raise Corrupt("a property is not as it was written", place="mainstem.unlogged")
+        return {"notes": HistoryTable(None, {}, {})}
+
+
+async def test_a_gateway_whose_tables_are_broken_keeps_no_other_from_its_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, SomeTables(), lambda: LogPosition(200), RESTORED)
+    for gateway in ("a", "bad", "z"):
+        checkpoints.want(gateway)
+    for _ in range(2):
+        assert [order.namespace for order in await checkpoints.orders()] == ["a", "z"]
+        checkpoints.want("bad")
 
 
 async def test_the_door_sends_whoever_has_a_foreign_cursor_back_to_the_beginning(tmp_path: Path) -> None:

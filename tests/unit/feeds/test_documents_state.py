@@ -6,7 +6,8 @@ from typing import Any
 
 from mainstem.documents import matcher, parse_filter
 from mainstem.feeds.documents.access import choose
-from mainstem.feeds.documents.reading import View
+from mainstem.feeds.documents.reading import Position, View
+from mainstem.feeds.documents.shapes import shape_of
 from mainstem.feeds.documents.state import Collection, State
 from mainstem.model.position import LogId, LogPosition
 from mainstem.wire.mongo.frames import encode_document
@@ -41,6 +42,7 @@ def _filled(state: State, chance: random.Random) -> tuple[Collection, dict[int, 
             del document["b"]
         document["t"] = [{"x": chance.choice(VALUES[:8])} for _ in range(chance.randrange(3))]
         documents[number] = document
+        state.shaped(collection, [shape_of(document)])
         state.put(collection, ordered(number), encode_document(document), step)
     return collection, documents
 
@@ -59,9 +61,16 @@ def test_every_way_to_the_documents_finds_the_same(tmp_path: Path) -> None:
         node = parse_filter(filter)
         access = choose(collection, node)
         ways.add(access.index.name if access.index is not None else access.stage)
-        found = [each.decoded()["_id"] for each in View(state).find(collection, node, access) if each is not None]
+        given = [each for each in View(state).find(collection, node, access) if each is not None]
+        found = [each.decoded()["_id"] for each in given]
         expected = [number for number, document in documents.items() if matcher(node)(document)]
         assert sorted(found) == sorted(expected), filter
+        if given:
+            # From any of them on, the rest.
+            at = chance.randrange(len(given))
+            after = Position(given[at].place, given[at].key, given[at].entry)
+            rest = [each for each in View(state).find(collection, node, access, after) if each is not None]
+            assert [each.key for each in rest] == [each.key for each in given[at + 1 :]], filter
     assert ways >= {"a", "b", "t", "s", "IDHACK", "COLLSCAN"}
 
 

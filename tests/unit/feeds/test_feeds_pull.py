@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from mainstem.feeds.declared import Declared
+from mainstem.feeds.declared import Begin, Begun, Declared
 from mainstem.feeds.entries import StoredChange
 from mainstem.feeds.feeds import Feeds, FeedSettings
 from mainstem.feeds.fitting import Columns
 from mainstem.feeds.seen import Identified, SeenDeltas
-from mainstem.feeds.tap import Tap
 from mainstem.log import Log
+from mainstem.log.tap import Tap
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import ManualClock
+from mainstem.tables.evolution import TABLE_COLUMNS_MAX, Names
+from mainstem.tables.settings import Format, TableSettings
 from mainstem.tables.types import LONG
 from mainstem.wire.sync import RowDelta, decode_response
 from tests.unit.log.log_fixtures import Diary, InlineSealer, batch, event, quiet
@@ -37,6 +39,15 @@ class StoredHistory:
         return [change for change in self._changes if after < change.position <= through][:limit]
 
     async def identified(self, through: LogPosition) -> AsyncIterator[list[Identified]]:
+        yield []
+
+    async def has_others(self, namespace: str) -> bool:
+        return False
+
+    async def lost_since(self, namespace: str, position: LogPosition) -> bool:
+        return False
+
+    async def others(self, namespace: str) -> AsyncIterator[list[StoredChange]]:
         yield []
 
 
@@ -169,6 +180,9 @@ class Typed:
         self._known = {"orders": {"n": LONG}}
         return self._known
 
+    def begin_of(self, namespace: str, /) -> Begin:
+        return lambda _: None
+
 
 @pytest.mark.parametrize("where", ["memory", "memory, unknown", "tail", "segment"])
 @pytest.mark.parametrize("together", [True, False])
@@ -196,3 +210,81 @@ async def test_rows_wait_in_the_log_until_it_is_known_what_fits(tmp_path: Path) 
         assert heard
         assert feeds.pull_hot(NAMESPACE, LogPosition(0), 10) is None
         assert [delta.row_id for delta in await pulled(feeds, 10)] == ["key-2"]
+
+
+class Shaped(Typed):
+    """A table that has some columns, and covers the log up to a position."""
+
+    def __init__(self, has: Sequence[str], *, table_format: Format = Format.ICEBERG, covered: int = 0) -> None:
+        super().__init__(at_once=False)
+        self._has = has
+        self._settings = TableSettings(format=table_format)
+        self._covered = covered
+
+    def forget(self) -> None:
+        self._known = None
+
+    def begin_of(self, namespace: str, /) -> Begin:
+        return lambda _: Begun(Names(self._has, self._settings), LogPosition(self._covered))
+
+
+ALMOST = tuple(f"c{number}" for number in range(TABLE_COLUMNS_MAX - 2))
+# Each row's columns, and whether the table takes it.
+LIMIT: list[tuple[dict[str, Any], bool]] = [
+    ({"c1": 1}, True),
+    ({"a": 1}, True),
+    ({"a": 1, "b": 1}, True),
+    ({"c1": 1, "over": 1}, False),
+    ({"a": 1, "b": 2}, True),
+    ({"over": 2}, False),
+]
+# The first spelling wins, in the table or in the log; a row that is refused for one column brings its others.
+CASES: list[tuple[dict[str, Any], bool]] = [
+    ({"c1": 1, "C1": 2}, False),
+    ({"Title": 1}, True),
+    ({"title": 1, "new": 1}, False),
+    ({"New": 1}, False),
+    ({"new": 2, "Title": 2}, True),
+    ({"_KEY": 1}, False),
+    ({"file_index": 1}, False),
+]
+
+
+@pytest.mark.parametrize("where", ["memory", "tail", "segment", "each a segment", "a feed that learns again"])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    ("shaped", "written"),
+    [(Shaped(ALMOST), LIMIT), (Shaped(["c1"], table_format=Format.DELTA), CASES)],
+    ids=["limit", "case"],
+)
+async def test_a_row_whose_column_the_table_refuses_reaches_nobody(
+    tmp_path: Path, where: str, together: bool, shaped: Shaped, written: list[tuple[dict[str, Any], bool]]
+) -> None:
+    """The pipeline has not seen any of it yet: what comes first in the log decides."""
+    shaped.forget()
+    events = [event(number, after=columns) for number, (columns, _) in enumerate(written)]
+    async with opened(tmp_path, declared=shaped) as (feeds, tap, log):
+        if where in ("memory", "a feed that learns again"):
+            assert await pulled(feeds, 100) == []
+        for number, part in enumerate([events] if together else [[each] for each in events], start=1):
+            if where == "a feed that learns again":
+                shaped.forget()
+            await put(tap, part, number)
+            if where == "each a segment":
+                await log.flush()
+        if where == "segment":
+            await log.flush()
+        assert (feeds.pull_hot(NAMESPACE, LogPosition(0), 1) is None) == (where != "memory")
+        wanted = [f"key-{number}" for number, (_, is_taken) in enumerate(written) if is_taken]
+        for limit in (100, 1):
+            assert [delta.row_id for delta in await pulled(feeds, limit)] == wanted
+
+
+async def test_what_a_table_covers_is_judged_by_what_it_has(tmp_path: Path) -> None:
+    """A column that somebody dropped leaves room for another one, though the log still has rows with it."""
+    shaped = Shaped(ALMOST, covered=2)
+    async with opened(tmp_path, declared=shaped) as (feeds, tap, log):
+        await put(tap, [event(0, after={"dropped": 1}), event(1, after={"dropped": 2})])
+        await log.flush()
+        await put(tap, [event(2, after={"a": 1, "b": 1}), event(3, after={"over": 1})], 2)
+        assert [delta.row_id for delta in (await pulled(feeds, 100))][-1:] == ["key-2"]

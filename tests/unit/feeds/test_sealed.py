@@ -50,7 +50,7 @@ def _job(offset: int) -> SealedRead:
 
 
 def _read(readers: SealedReaders, offset: int) -> bytes:
-    return readers.threads.submit(readers.read, _job(offset)).result(30)
+    return readers.threads.submit(readers.read, _job(offset)).result(120)
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,9 @@ from mainstem.feeds.topics.state import TopicsState
 from mainstem.feeds.topics.tail import Held, Tail, TailMemory
 from mainstem.feeds.topics.topics import Topics, TopicsSettings
 from mainstem.feeds.transactions.section import TransactionsSection
-from mainstem.log import Log, expand_records
+from mainstem.log import Log
 from mainstem.log.companion import Companions
+from mainstem.log.seal import expand_records
 from mainstem.model.errors import Conflict, Invalid, Overloaded
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables import kinds
@@ -165,7 +166,7 @@ async def test_what_left_memory_is_read_from_the_log_and_its_segments(tmp_path: 
         for offset in (3, 29):
             part = b"".join(await reader.read(partition, offset, 1, before=partition.end))
             assert offset in [number for number, _ in _records(part)]
-        assert (await reader.first_at(partition, 1_001)) == (1, 1_001)
+        assert (await reader.first_at(partition, 1_001, before=partition.end)) == (1, 1_001)
 
 
 async def test_a_consumer_passes_a_batch_that_became_a_dead_letter(tmp_path: Path) -> None:
@@ -262,6 +263,14 @@ async def test_no_two_topics_share_a_table(tmp_path: Path) -> None:
         for name, mode in (("orders_records", "raw"), ("orders.records", "json"), ("plain", "debezium")):
             with pytest.raises(Invalid) as caught:
                 await topics.create(name, 1, {"value.mode": mode})
+            assert caught.value.reason == "invalid_topic"
+
+
+async def test_no_topic_is_the_rules_of_a_sync_gateway(tmp_path: Path) -> None:
+    async with opened(tmp_path) as topics:
+        for name in ("sync_rules", "sync.rules"):
+            with pytest.raises(Invalid) as caught:
+                await topics.create(name, 1, {"value.mode": "debezium"})
             assert caught.value.reason == "invalid_topic"
 
 

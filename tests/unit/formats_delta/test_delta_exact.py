@@ -14,7 +14,7 @@ import pytest
 from bson.objectid import ObjectId
 
 from mainstem.client.delta import DeltaTable, Storage, create_storage
-from mainstem.formats.delta.exact import cast_exactly
+from mainstem.formats.delta.values.exact import cast_exactly
 from mainstem.model.errors import Invalid
 from tests.harness.delta_values import COLUMNS, VALUES, as_written, is_kept, wide_table
 

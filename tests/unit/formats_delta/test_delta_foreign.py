@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from mainstem.client.delta import DeltaTable, create_storage
-from mainstem.formats.delta import vectors
+from mainstem.formats.delta.files import vectors
 from mainstem.model.errors import Corrupt, Invalid
 
 Row = dict[str, Any]
@@ -148,3 +148,39 @@ def test_a_bad_file_in_a_large_table(tmp_path: Path, damage: Callable[[Path], No
     for attempt in attempts:
         with pytest.raises(Corrupt, match=victim.name):
             attempt(DeltaTable(create_storage(str(tmp_path)), "large"))
+
+
+OUTSIDE = [
+    "../theirs/{file}",
+    "..%2Ftheirs%2F{file}",
+    "x/../../theirs/{file}",
+    "{root}/theirs/{file}",
+    "file://{root}/theirs/{file}",
+]
+
+
+@pytest.mark.parametrize("named", OUTSIDE)
+def test_a_file_of_another_table_is_not_read(tmp_path: Path, named: str) -> None:
+    """Whoever may write a table's log may write any path into it."""
+    storage = create_storage(str(tmp_path))
+    own, theirs = DeltaTable(storage, "own"), DeltaTable(storage, "theirs")
+    own.write([{"_id": 1, "word": "mine"}])
+    theirs.write([{"_id": 2, "word": "secret"}])
+    (file,) = (tmp_path / "theirs").glob("*.parquet")
+    path = named.format(file=file.name, root=tmp_path)
+
+    def steal(action: Row) -> None:
+        if "add" in action:
+            action["add"]["path"] = path
+            del action["add"]["stats"]  # bounds of the own file would keep the other one from being opened
+
+    stolen = rewritten(own, steal)
+    for read in (
+        lambda: stolen.find().rows(),
+        # By what the log says of it, the file may have this key.
+        lambda: stolen.upsert([{"_id": 1, "word": "x"}]),
+        lambda: stolen.delete({"_id": 1}),
+    ):
+        with pytest.raises(Corrupt, match="outside its table"):
+            read()
+    assert theirs.find().rows() == [{"_id": 2, "word": "secret"}]

@@ -12,7 +12,7 @@ import pytest
 
 from mainstem.client.delta import DeltaTable, create_storage
 from mainstem.documents import matches
-from mainstem.formats.delta.groups import chosen_groups, repeated_text
+from mainstem.formats.delta.files.groups import chosen_groups, repeated_text
 from mainstem.model.errors import Corrupt
 
 COUNT = 3_000

@@ -90,6 +90,24 @@ def test_files(storage: Storage) -> None:
     assert not storage.exists("t/a/x y=é")
 
 
+def test_a_folder_that_another_makes_meanwhile_is_listed_and_no_error(tmp_path: Path) -> None:
+    lake = create_storage(str(tmp_path / "lake"))
+    log = tmp_path / "lake" / "orders" / "_delta_log"
+    with ThreadPoolExecutor(2) as threads:
+        made = threads.submit(_make_and_remove, log, 5_000)
+        while not made.done():
+            assert lake.entries("orders/_delta_log") == ()
+            assert set(lake.folders("orders")) <= {"orders/_delta_log"}
+        made.result()
+
+
+def _make_and_remove(folder: Path, times: int) -> None:
+    for _ in range(times):
+        folder.mkdir(parents=True)
+        folder.rmdir()
+        folder.parent.rmdir()
+
+
 @pytest.mark.parametrize("vectors", [False, True])
 def test_a_table_lives_anywhere(storage: Storage, vectors: bool) -> None:
     table = DeltaTable(storage, f"nested/table{vectors}")

@@ -19,8 +19,8 @@ from bson.objectid import ObjectId
 from mainstem.client.delta import AsyncDeltaTable, DeltaTable, Storage, VersionMismatchError, create_storage
 from mainstem.documents import matches
 from mainstem.formats.delta import find
-from mainstem.formats.delta.vacuum import RETENTION
-from mainstem.formats.delta.vectors import encode85
+from mainstem.formats.delta.files.vacuum import RETENTION
+from mainstem.formats.delta.files.vectors import encode85
 from mainstem.model.errors import Invalid, NotFound
 from mainstem.runtime.clock import ManualClock, SystemClock
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.client.delta import DeltaTable, create_storage
-from mainstem.formats.delta import variant
+from mainstem.formats.delta.values import variant
 from mainstem.model.errors import Corrupt, Invalid, MainstemError
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from bson.objectid import ObjectId
 from duckdb_extensions import import_extension
 
 from mainstem.client.delta import DeltaTable, Storage, VersionMismatchError, create_storage
-from mainstem.formats.delta import widening
-from mainstem.formats.delta.evolution import EVOLUTION
 from mainstem.formats.delta.schema import KIND
+from mainstem.formats.delta.values import widening
+from mainstem.formats.delta.values.evolution import EVOLUTION
 from mainstem.model.errors import Invalid
 from tests.harness.delta_values import is_kept
 

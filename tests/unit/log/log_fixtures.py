@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from mainstem.log import LogSettings, sealer
+from mainstem.log import LogSettings
 from mainstem.log.disk import Buffer, OsDisk
-from mainstem.log.sealing import SealRequest
+from mainstem.log.seal import sealer
+from mainstem.log.seal.children import SealRequest
 from mainstem.model.batch import Admitted, Batch, BatchHeader, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.names import TableName

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mainstem.log.expand import Expander
+from mainstem.log.seal.expand import Expander
 from mainstem.model import Hlc, Invalid, LogPosition, SourceId, TableName
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.wire.debezium_posts import Kind, PostHead, look, pack, read
@@ -104,10 +104,37 @@ def test_what_says_nothing_of_rows(text: bytes) -> None:
     assert look(text).kind is Kind.NOTHING
 
 
-def test_truncates_cloud_events_and_refusals() -> None:
-    assert look(event("t")).kind is Kind.TRUNCATE
+def cloud_event(op: str = "c", wrapped: bool = True) -> bytes:
+    """As Debezium's converter makes it of the same event: sides in `data`, everything else as attributes."""
+    plain = msgspec.json.decode(event(op, wrapped))
+    envelope = plain["payload"] if wrapped else plain
+    sides = {side: envelope[side] for side in ("before", "after")}
+    told = {"op": op, **_SOURCE, "txtotalorder": None, "txdatacollectionorder": None}
+    attributes = {
+        "iodebezium" + "".join(filter(str.isalnum, name.lower())): str(value) if isinstance(value, int) else value
+        for name, value in told.items()
+    }
+    data = {"schema": plain["schema"], "payload": sides} if wrapped else sides
+    return msgspec.json.encode({"id": "name:shopdb;lsn:42;txId:9", "specversion": "1.0", **attributes, "data": data})
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+@pytest.mark.parametrize("op", ["c", "u", "r", "d", "t"])
+def test_a_cloud_event_is_the_envelope_that_it_was_made_of(op: str, wrapped: bool) -> None:
+    cloud, plain = look(cloud_event(op, wrapped)), look(event(op, wrapped))
+    assert cloud == plain
+    if op != "t":
+        head = PostHead("", ("id",))
+        assert read(cloud_event(op, wrapped), head) == read(event(op, wrapped), head)
+
+
+def test_a_cloud_event_may_carry_a_whole_envelope() -> None:
     cloud = msgspec.json.encode({"specversion": "1.0", "id": "x", "data": msgspec.json.decode(event())})
     assert read(cloud, PostHead("", ("id",))).change.key == "7"
+
+
+def test_truncates_and_refusals() -> None:
+    assert look(event("t")).kind is Kind.TRUNCATE
     with pytest.raises(Invalid, match="no key"):
         read(event(), PostHead())
     with pytest.raises(Invalid, match="not JSON"):

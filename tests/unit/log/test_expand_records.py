@@ -3,13 +3,15 @@
 import random
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from mainstem.log.expand import Expander
-from mainstem.log.expand_records import expand_records
-from mainstem.log.segments import Footer, SegmentBuilder
+from mainstem.formats.segments import Footer
+from mainstem.log.seal.expand import Expander
+from mainstem.log.seal.expand_records import expand_records
+from mainstem.log.seal.segments import SegmentBuilder
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.hlc import Hlc
@@ -17,7 +19,7 @@ from mainstem.model.position import LogPosition
 from mainstem.wire.kafka import payload as payloads
 from mainstem.wire.kafka.opening import ZSTD, Record, build_batch
 from mainstem.wire.kafka.payload import Mode
-from mainstem.wire.kafka.records import HEAD, HEAD_BYTES, read_head
+from mainstem.wire.kafka.records import HEAD, HEAD_BYTES, assign, read_head
 
 
 def records(*values: bytes | None) -> list[Record]:
@@ -106,6 +108,33 @@ def test_batches_that_become_far_too_large_share_a_bound() -> None:
         errors.append(rows.errors is not None)
     assert errors == [False, False, True, False, True, False]
     assert 0 < expander.opening_bytes_left < 1_100_000
+
+
+@pytest.mark.parametrize("attributes", [0, 8])
+def test_a_large_batch_becomes_the_rows_that_small_ones_become(tmp_path: Path, attributes: int) -> None:
+    """A large one is opened as columns, small ones record by record."""
+    dice = random.Random(3)
+    some = [None, b"", b"a", b"ab", b"abc", 'ä"'.encode(), b"\xff" * 40]
+    base = (1 << 40) + 7
+    every = [Record(base + at, 1_000 + at // 3, dice.choice(some), dice.choice(some)) for at in range(1_000)]
+    # No calendar has the time of one.
+    every[500] = every[500]._replace(timestamp=-5)
+    parts = {"large": [every], "small": [every[at : at + 10] for at in range(0, 1_000, 10)]}
+    found = {}
+    for name, batches in parts.items():
+        builder = SegmentBuilder()
+        position = 1
+        for records_ in batches:
+            batch = build_batch(records_, attributes=attributes)
+            # One time for all of them where it is the server's.
+            batch = assign(batch, records_[0].offset, 0, 2_000 if attributes else None)
+            header = msgspec.structs.replace(header_of(batch), first=LogPosition(position))
+            builder.add(header, payloads.pack(Mode.RAW, bytes(16), "kafka.t", 3, batch), "here")
+            position += header.count
+        builder.write(tmp_path / name)
+        found[name] = pq.read_table(tmp_path / name, columns=["position", "op", "key", "columns", "error"]).to_pylist()
+    assert found["large"] == found["small"]
+    assert len(found["large"]) == 1_000
 
 
 def _zipped(batch: bytes) -> bytes:

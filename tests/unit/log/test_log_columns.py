@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.log.columns import Column
+from mainstem.log.seal.columns import ColumnBuilder
 
 _TEXT = st.sampled_from(["insert", "update", "é", ""])
 _KINDS = {
@@ -38,7 +38,7 @@ def built(draw: st.DrawFn) -> tuple[pa.DataType, list[tuple[str, Any]]]:
 @given(built())
 def test_a_column_has_what_it_was_given(case: tuple[pa.DataType, list[tuple[str, Any]]]) -> None:
     kind, steps = case
-    column = Column(kind)
+    column = ColumnBuilder(kind)
     expected: list[Any] = []
     for step, values in steps:
         if step == "repeat":
@@ -59,13 +59,13 @@ def test_a_column_has_what_it_was_given(case: tuple[pa.DataType, list[tuple[str,
     ("value", "kept"), [(1 << 63, None), (-(1 << 70), None), (1.5, 1), (1e300, None), (float("inf"), None)]
 )
 def test_a_number_without_room_is_null_and_no_failure(size: int, value: float, kept: int | None) -> None:
-    column = Column(pa.int64())
+    column = ColumnBuilder(pa.int64())
     column.extend([7] * size + [value, None])
     assert column.finish().to_pylist() == [7] * size + [kept, None]
 
 
 def test_many_short_lists_become_few_arrays() -> None:
-    column = Column(pa.string())
+    column = ColumnBuilder(pa.string())
     for number in range(40_000):
         column.extend([str(number)])
     finished = column.finish()
@@ -74,7 +74,7 @@ def test_many_short_lists_become_few_arrays() -> None:
 
 
 def test_counting_goes_on_from_batch_to_batch() -> None:
-    column = Column(pa.int64())
+    column = ColumnBuilder(pa.int64())
     for first in range(0, 1_000, 10):
         column.extend(range(first, first + 10))
     finished = column.finish()

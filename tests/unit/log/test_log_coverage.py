@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.log import Coverage, SegmentInfo, TableLag, TableSlice
+from mainstem.formats.segments import TableFooter
+from mainstem.log import Coverage, SegmentInfo, TableLag
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
@@ -24,7 +25,7 @@ def segment(first: int, last: int, **tables: int) -> SegmentInfo:
         arrival_max_ms=0,
         hlc_last=Hlc(0),
         tables={
-            TableName("default", name): TableSlice(
+            TableName("default", name): TableFooter(
                 first=LogPosition(first),
                 last=LogPosition(end),
                 count=(last - first + 1) // len(tables),

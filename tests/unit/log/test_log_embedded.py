@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mainstem.log import Log, LogSettings, SegmentInfo
 from mainstem.log.disk import OsDisk
-from mainstem.log.sealer import seal
-from mainstem.log.sealing import SealRequest
+from mainstem.log.seal.children import SealRequest
+from mainstem.log.seal.sealer import seal
 from mainstem.model.batch import Admitted
 from mainstem.model.errors import Conflict, Corrupt, Invalid, Overloaded
 from mainstem.model.hlc import pack

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstem.log.segments import SegmentBuilder, SegmentInfo, read_info, segment_name
-from mainstem.log.shapes import Shape
+from mainstem.formats.segments import segment_name
+from mainstem.log.seal.segments import SegmentBuilder, SegmentInfo, read_info
+from mainstem.log.seal.shapes import Shape
 from mainstem.model.batch import BatchHeader, Encoding, shard_payload
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.errors import Corrupt
@@ -84,6 +85,7 @@ def test_every_column_of_the_schema(tmp_path: Path) -> None:
             "error": None,
             "time": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
             "source_time": datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=UTC),
+            "log": "",
         }
     ]
     assert (info.first, info.last, info.arrival_min_ms, info.hlc_last) == (1, 1, 5000, 1001)

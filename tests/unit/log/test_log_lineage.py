@@ -7,7 +7,7 @@ import pytest
 
 from mainstem.log import Log, LogSettings
 from mainstem.log.lineage import FILE
-from mainstem.log.segments import read_info
+from mainstem.log.seal.segments import read_info
 from mainstem.model.errors import Conflict, Corrupt
 from mainstem.model.position import UNNAMED, LogPosition, Span
 from tests.unit.log.log_fixtures import InlineSealer, batch, quiet

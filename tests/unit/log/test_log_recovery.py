@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstem.log import frames, recovery
-from mainstem.log.wal import WalFile
+from mainstem.log.wal.files import WalFile
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import SourceId
 from mainstem.model.errors import Corrupt

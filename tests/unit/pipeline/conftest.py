@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from mainstem.app.config import Config, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
-from mainstem.log.segments import SegmentBuilder, segment_name
+from mainstem.formats.segments import segment_name
+from mainstem.log.seal.segments import SegmentBuilder
 from mainstem.model import Change, Invalid, LogPosition, Operation, TableName
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import SourceId

@@ -15,12 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model import NOWHERE, Conflict, LogPosition, TableName
 from mainstem.model.errors import NotFound
-from mainstem.pipeline.carrier import BACKOFF_S_MIN, JOBS_MAX, RACES_MAX, TURN_S, Carrier
-from mainstem.pipeline.commit.iceberg import IcebergCommits, TableChange
-from mainstem.pipeline.commit.lake import Lake, LakeTable, Marks
+from mainstem.pipeline.carrier import JOBS_MAX, Carrier
+from mainstem.pipeline.commit.iceberg import IcebergChange, IcebergCommits
+from mainstem.pipeline.commit.lake import Lake, LakeTable
+from mainstem.pipeline.commit.marks import Marks
 from mainstem.pipeline.passes.plan import IcebergTarget, Part, TableTask
 from mainstem.pipeline.plan.writer import Written
 from mainstem.pipeline.progress import Progress
+from mainstem.pipeline.roster import BACKOFF_S_MIN, RACES_MAX, TURN_S
 from mainstem.pipeline.source.rows import read_segments
 from mainstem.pipeline.source.segments import SegmentFolder, TableSlice
 from mainstem.pipeline.turns import Turns
@@ -40,13 +42,16 @@ class FakeCommit:
         self._writer = writer
         self._run = run
         self._written = written
+        self.is_committed = False
 
     def commit(self) -> None:
         """Make it visible."""
         self._writer.fail("commit")
         self._writer.covers = self._run.last
         self._writer.commits.append(self._run.last)
+        self._writer.on_commit()
         self._writer.rows += self._written.read
+        self.is_committed = True
 
 
 class FailingCommits:
@@ -56,7 +61,7 @@ class FailingCommits:
         self.failures = failures
         self.batches: list[int] = []
 
-    def commit(self, changes: Sequence[TableChange], batch: str) -> None:
+    def commit(self, changes: Sequence[IcebergChange], batch: str) -> None:
         self.batches.append(len(changes))
         if len(self.batches) <= self.failures:
             raise OSError("the catalog is away")
@@ -78,6 +83,7 @@ class FakeWriter:
         self.drops: list[int] = []
         self.preparations: list[Callable[[], None]] = []
         self.in_iceberg = False
+        self.on_commit: Callable[[], None] = lambda: None
         self._run: TableSlice | None = None
 
     def fail(self, step: str) -> None:
@@ -109,7 +115,7 @@ class FakeWriter:
         self.fail("stage")
         assert self._run is not None
         if self.in_iceberg:
-            return [TableChange(cast(LakeTable, None), cast(Marks, None))]
+            return [IcebergChange(table=cast(LakeTable, None), marks=cast(Marks, None))]
         return [FakeCommit(self, self._run, written)]
 
     def committed(self) -> None:
@@ -135,10 +141,10 @@ class Rig:
         self.made = 0
         self.carrier = self.new_carrier(**more)
 
-    def new_carrier(self, commits: Any = None, **more: Any) -> Carrier:
+    def new_carrier(self, commits: Any = None, segments: SegmentFolder | None = None, **more: Any) -> Carrier:
         return Carrier(
-            self.spark, SegmentFolder(self.log.folder), self.writer, commits or IcebergCommits(Lake(self.spark)),
-            self.progress, self.clock, turns=self.turns, **more,
+            self.spark, segments or SegmentFolder(self.log.folder), self.writer,
+            commits or IcebergCommits(Lake(self.spark)), self.progress, self.clock, turns=self.turns, **more,
         )  # fmt: skip
 
     def writer(self, name: TableName) -> Any:
@@ -199,6 +205,38 @@ def test_a_pass_is_bounded_and_the_next_one_goes_on(spark: SparkSession, log: An
     assert rig.carry() == 5
     assert rig.table("a").commits == [2, 4, 5]
     assert rig.table("a").rows == 5
+
+
+def test_a_table_with_much_to_carry_does_not_hold_back_what_comes_for_others(
+    spark: SparkSession, log: Any, tmp_path: Path
+) -> None:
+    """As after a long pause: many passes in one call, and another table's change is there after the first of them."""
+    rig = Rig(spark, log, tmp_path / "tables", rows_max=1)
+    large, small, seen = rig.table("large"), rig.table("small"), list[int]()
+    for _ in range(3):
+        rig.seal("large")
+
+    def after_the_first() -> None:
+        if len(large.commits) == 1:
+            rig.seal("small")
+
+    large.on_commit = after_the_first
+    small.on_commit = lambda: seen.append(len(large.commits))
+    assert rig.carry() == 3, "what this call was to carry"
+    assert large.commits == [1, 2, 3] and small.commits == [4]
+    assert seen[0] <= 2, "the small table did not wait for the end of the large one"
+
+
+def test_a_flood_that_goes_on_does_not_keep_a_call_from_ending(rig: Rig) -> None:
+    """Spark's checkpoint moves on only between calls."""
+
+    def more() -> None:
+        rig.seal("a")
+
+    rig.table("a").on_commit = more
+    more()
+    assert rig.carry() == 1
+    assert rig.table("a").covers == 1
 
 
 def test_what_the_stream_hands_over_is_what_is_carried(rig: Rig) -> None:

@@ -12,16 +12,17 @@ import pytest
 from duckdb_extensions import import_extension
 
 from mainstem.client.delta import LocalStorage, create_storage
+from mainstem.formats.delta.files.engine import engine_of
 from mainstem.model import UNNAMED, Conflict
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
 from mainstem.pipeline.delta.place import Listing
 from mainstem.pipeline.delta.table import DeltaLake
 from mainstem.pipeline.delta.writer import DeltaWriter
 from mainstem.pipeline.plan.writer import Writer, Written
 from mainstem.runtime.clock import SystemClock
-from mainstem.tables.layout import STATE_COLUMNS
+from mainstem.tables.layout import HISTORY_COLUMNS, PARTITIONS_PROPERTY, STATE_COLUMNS
 from mainstem.tables.settings import TableSettings
+from mainstem.tables.since import Since
 from tests.compat.catalog_server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -134,7 +135,7 @@ def test_types_change_and_every_row_is_kept(lake: Any) -> None:
     types = {column.name: (column.type, column.kind) for column in table.columns()}
     assert types["u"] == ("uuid", None)
     assert (types["n"][0], types["late"][0]) == ("double", "string")
-    assert table.columns_since() == {"late": LogPosition(1)}
+    assert table.columns_since() == Since(clocks={"late": 10})
     lake.seal(lake.change("3", {"n": "word", "u": None, "doc": None, "late": None}))
     lake.catch_up(settings=wanted)
     assert values(lake) == {
@@ -146,6 +147,18 @@ def test_types_change_and_every_row_is_kept(lake: Any) -> None:
         assert not any(each["dataChange"] for each in actions), "a change of types is none of rows"
     # A version from before still shows what was there.
     assert lake.delta.table(lake.name("orders")).snapshot(version).query(projection=["n"]) == [{"n": 1}]
+
+
+def test_a_history_from_before_it_said_of_which_log_its_rows_are_begins_to(lake: Any) -> None:
+    lake.delta.create(lake.name("orders_history"), HISTORY_COLUMNS[:-1])
+    wanted = settings()
+    lake.seal(lake.change("1", {"n": 1}))
+    lake.catch_up(settings=wanted)
+    lake.seal(lake.change("1", {"n": 2}))
+    lake.catch_up(settings=wanted)
+    assert [row["_log"] for row in by_duckdb(lake, "orders_history")] == ["", ""]
+    table = lake.delta.load(lake.name("orders_history"))
+    assert table.properties["mainstem.unlogged"] == "{}" and table.marks().positions == {"": 2}
 
 
 def test_many_batches_over_restarts_and_partitions(lake: Any) -> None:
@@ -188,12 +201,44 @@ def test_hours_stand_below_their_day(lake: Any) -> None:
     assert any(path.startswith("dt=2024-01-15/hr=14/") for path in paths), paths
 
 
+@pytest.mark.parametrize("later", [["month(at) as by"], ["bucket(2, n) as by"], []])
+def test_partitions_are_what_the_table_was_made_with_whatever_is_declared_later(lake: Any, later: list[str]) -> None:
+    columns = {"at": "timestamptz", "n": "long"}
+    lake.seal(lake.change("1", {"at": "2024-01-15T14:30:00+00:00", "n": 1}))
+    lake.catch_up(settings=settings(columns=columns, partition=["day(at) as by"]))
+    lake.seal(lake.change("2", {"at": "2024-02-01T00:00:00+00:00", "n": 2}), lake.change("1", {"n": 3}))
+    lake.catch_up(settings=settings(columns=columns, partition=later))
+    assert {key: (str(row["by"]), row["n"]) for key, row in values(lake).items()} == {
+        "1": ("2024-01-15", 3),
+        "2": ("2024-02-01", 2),
+    }
+
+
+def test_of_a_table_that_did_not_note_its_partitions_no_others_may_be_declared(lake: Any) -> None:
+    made = settings(columns={"at": "timestamptz"}, partition=["day(at) as by"])
+    lake.seal(lake.change("1", {"at": "2024-01-15T14:30:00+00:00"}))
+    lake.catch_up(settings=made)
+    uri = lake.delta.storage.uri(lake.delta.path(lake.name("orders")))
+    first = Path(uri.removeprefix("file://")) / "_delta_log" / f"{0:020d}.json"
+    noted = json.dumps(json.dumps([["by", "at", "day"]]))
+    text = first.read_text()
+    assert text.count(noted) == 1, text
+    first.write_text(text.replace(json.dumps(PARTITIONS_PROPERTY), '"mainstem.none"'))
+    # As after a restart.
+    lake.delta = DeltaLake(create_storage(str(lake.delta.storage.root)), SystemClock(), application="test-app")
+    lake.seal(lake.change("2", {"at": "2024-02-01T00:00:00+00:00"}))
+    with pytest.raises(AssertionError, match="made with other partitions"):
+        lake.catch_up(settings=settings(columns={"at": "timestamptz"}))
+    lake.catch_up(settings=made)
+    assert {key: str(row["by"]) for key, row in values(lake).items()} == {"1": "2024-01-15", "2": "2024-02-01"}
+
+
 class Overtaken(DeltaWriter):
     """Somebody else commits the same changes when everything of this writer is staged. Only the first time."""
 
     overtake: Any = None
 
-    def stage(self, written: Written) -> list[Any]:
+    def stage(self, written: Written) -> Sequence[Any]:
         staged = super().stage(written)
         overtake, Overtaken.overtake = Overtaken.overtake, None
         if overtake is not None:
@@ -212,13 +257,53 @@ def test_two_pipelines_at_once_count_nothing_twice(lake: Any) -> None:
     def zombie(name: TableName) -> Writer:
         return Overtaken(lake.delta, lake.spark, name, settings(), lineage=lake.lineage, finder=lake.finder)
 
+    lake.writer = zombie
     carrier = lake.carrier()
-    carrier._writer_for = zombie
     carrier.carry(None, (), "zombie")
     assert Overtaken.overtake is None
     assert lake.progress.report({}).tables[str(lake.name("orders"))].error is None
     assert values(lake) == {"1": {"n": 10}, "3": {"n": 3}}
     assert [row["_position"] for row in by_duckdb(lake, "orders_history")] == [1, 3, 2, 4, 5]
+
+
+def test_without_deletion_vectors_the_executors_write_files_anew(lake: Any) -> None:
+    wanted = settings(columns={"shop": "string"}, partition=["identity(shop)"])
+    for shop in ("a", "b"):
+        lake.seal(*(lake.change(f"{shop}{n}", {"n": n, "shop": shop}) for n in range(4)))
+        lake.catch_up(settings=wanted)
+    # Some rows have left by vectors before these are turned off.
+    lake.seal(lake.change("a0", None), lake.change("b0", {"n": 10, "shop": "b"}))
+    lake.catch_up(settings=wanted)
+    uri = lake.delta.storage.uri(lake.delta.path(lake.name("orders")))
+    lake.spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')")
+    # A storage of its own: what this process reads of data files by it would show below.
+    lake.delta = DeltaLake(create_storage(uri.removesuffix(lake.delta.path(lake.name("orders")))), SystemClock())
+    carrier = lake.carrier()
+    rng, expected = random.Random(3), {f"a{n}": n for n in range(1, 4)} | {f"b{n}": n for n in range(1, 4)} | {"b0": 10}
+    for batch in range(4):
+        changes = []
+        for key in rng.sample([f"{shop}{n}" for shop in "ab" for n in range(6)], 4):
+            expected[key] = 100 * batch + rng.randrange(50)
+            changes.append(lake.change(key, {"n": expected[key], "shop": key[0]}))
+        # All rows of a file go once; and a row moves on to another partition.
+        for key in [each for each in expected if batch == 2 and each.startswith("a")]:
+            expected.pop(key)
+            changes.append(lake.change(key, None))
+        if batch == 3:
+            expected["b1"] = 7
+            changes.append(lake.change("b1", {"n": 7, "shop": "a"}))
+        lake.seal(*changes)
+        # The same writer goes on, as in the pipeline: what it knows of places must be true after a rewrite.
+        carrier.carry(None, (), "test")
+        assert lake.progress.report({}).tables[str(lake.name("orders"))].error is None
+        assert {key: row["n"] for key, row in values(lake).items()} == expected
+    assert values(lake)["b1"]["shop"] == "a"
+    table = lake.delta.load(lake.name("orders"))
+    assert table is not None and not table.keeps_vectors
+    # No commit since has a vector, and the files are the executors': this process, the driver, has read no row.
+    adds = [add for actions in commits(lake, "MERGE")[-4:] for add in actions if "modificationTime" in add]
+    assert adds and not [add for add in adds if "deletionVector" in add]
+    assert engine_of(lake.delta.storage)._connection is None
 
 
 def test_what_was_staged_for_a_race_that_was_lost_is_not_committed_later(lake: Any) -> None:
@@ -230,7 +315,7 @@ def test_what_was_staged_for_a_race_that_was_lost_is_not_committed_later(lake: A
     class Unlucky(DeltaWriter):
         losses = 1
 
-        def stage(self, written: Written) -> list[Any]:
+        def stage(self, written: Written) -> Sequence[Any]:
             staged = super().stage(written)
             if Unlucky.losses:
                 Unlucky.losses -= 1
@@ -243,10 +328,10 @@ def test_what_was_staged_for_a_race_that_was_lost_is_not_committed_later(lake: A
 
     storage = lake.delta.storage
     lake.delta.storage = Away(storage.folder)
-    carrier = lake.carrier()
-    carrier._writer_for = lambda name: Unlucky(
+    lake.writer = lambda name: Unlucky(
         lake.delta, lake.spark, name, settings(), lineage=lake.lineage, finder=lake.finder
     )
+    carrier = lake.carrier()
     carrier.carry(None, (), "unlucky")
     lake.delta.storage = storage
     assert Unlucky.losses == 0
@@ -262,7 +347,7 @@ def test_what_one_of_two_commits_left_behind_catches_up(lake: Any, committed: st
     lake.seal(lake.change("1", {"n": 2}), lake.change("2", {"n": 3}))
 
     class OnlyOne(DeltaWriter):
-        def stage(self, written: Written) -> list[Any]:
+        def stage(self, written: Written) -> Sequence[Any]:
             for change in super().stage(written):
                 if (change.table.name == lake.name("orders")) == (committed == "state"):
                     change.commit()
@@ -271,11 +356,12 @@ def test_what_one_of_two_commits_left_behind_catches_up(lake: Any, committed: st
         def discard(self, written: Written) -> None:
             """Nobody is left who could."""
 
-    carrier = lake.carrier()
-    carrier._writer_for = lambda name: OnlyOne(
+    writer = lake.writer
+    lake.writer = lambda name: OnlyOne(
         lake.delta, lake.spark, name, settings(), lineage=lake.lineage, finder=lake.finder
     )
-    carrier.carry(None, (), "killed")
+    lake.carrier().carry(None, (), "killed")
+    lake.writer = writer
     assert "killed" in lake.progress.report({}).tables[str(lake.name("orders"))].error
     # A process that starts anew knows nothing of it.
     lake.finder.forget(lake.name("orders"))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from mainstem.client.delta import create_storage
 from mainstem.model.names import TableName
 from mainstem.model.position import UNNAMED, LogPosition
-from mainstem.pipeline.commit.lake import Marks
+from mainstem.pipeline.commit.marks import Marks
 from mainstem.pipeline.delta.maintenance import DeltaMaintenance
 from mainstem.pipeline.delta.partitions import PartitionColumn
 from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable

@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from mainstem.model import Conflict
-from mainstem.pipeline.carrier import BACKOFF_S_MIN, Carrier
-from mainstem.pipeline.commit.iceberg import IcebergCommits, TableChange
+from mainstem.pipeline.carrier import Carrier
+from mainstem.pipeline.commit.iceberg import IcebergChange, IcebergCommits
 from mainstem.pipeline.commit.lake import Lake
 from mainstem.pipeline.plan.iceberg import IcebergWriter
 from mainstem.pipeline.plan.writer import Writer
+from mainstem.pipeline.roster import BACKOFF_S_MIN
 from mainstem.runtime.clock import ManualClock
 from mainstem.tables.settings import DEFAULT_SETTINGS
 
@@ -34,7 +35,7 @@ class Dropping(IcebergCommits):
         super().__init__(lake)
         self.before: list[Any] = []
 
-    def commit(self, changes: Sequence[TableChange], batch: str) -> dict[str, int]:
+    def commit(self, changes: Sequence[IcebergChange], batch: str) -> dict[str, int]:
         if self.before:
             self.before.pop(0)()
         return super().commit(changes, batch)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from mainstem.formats.segments import TableFooter
 from mainstem.model import LogPosition, TableName
 from mainstem.pipeline.source.gathering import WAIT_S_MAX, Gathering
-from mainstem.pipeline.source.segments import Segment, TableFooter
+from mainstem.pipeline.source.segments import Segment
 from mainstem.runtime.clock import ManualClock
 
 ROWS = 100_000
@@ -15,7 +16,7 @@ STEP_S = 0.1
 
 def segment(number: int, *, more: bool, rows: int = ROWS) -> Segment:
     first, last = number * rows + 1, (number + 1) * rows
-    tables = {TableName("default", "orders"): TableFooter(first=first, last=last, count=rows)}
+    tables = {TableName("default", "orders"): TableFooter(first=LogPosition(first), last=LogPosition(last), count=rows)}
     return Segment(f"/log/{first:020d}-{last:020d}.parquet", LogPosition(first), LogPosition(last), 10, tables, more)
 
 

@@ -16,6 +16,20 @@ from mainstem.tables.settings import TableSettings
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
+def test_a_large_table_that_is_only_appended_to_needs_no_index(bench: Any, tmp_path: Path) -> None:
+    """No pass would use one: to read all keys of a topic before each pass would cost what the topic has."""
+    bench.delta = DeltaLake(create_storage(str(tmp_path / "delta")), SystemClock(), application="test-app")
+    name, settings = bench.name("topic"), TableSettings.from_document({"format": "delta", "append": True})
+    bench.writer = lambda table: DeltaWriter(
+        bench.delta, bench.spark, table, settings, lineage=bench.lineage, finder=bench.finder, prepared_rows_min=3
+    )
+    carrier = bench.carrier()
+    for last in (4, 8):
+        bench.seal(*(bench.change(str(number), {"n": number}, table="topic") for number in range(4)))
+        carrier.carry(None, (), "test")
+        assert bench.progress.covered(name) == last
+
+
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_a_large_table_is_rewritten_and_indexed_beside_the_passes(bench: Any, tmp_path: Path, kind: str) -> None:
     name, small, turns = bench.name("large"), bench.name("small"), Turns()

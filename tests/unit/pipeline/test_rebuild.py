@@ -2,6 +2,7 @@
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from click.testing import CliRunner, Result
 
 from mainstem.app.cli.catalog import catalog
 from mainstem.model.errors import Invalid
+from mainstem.model.position import Lineage, LogId, LogPosition, Span
+from mainstem.pipeline.commit.places import PlaceFinder
 from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.jobs import JobRunner, Link
@@ -94,6 +97,30 @@ def test_a_damaged_state_is_found_and_made_anew(bench: Any, catalog_url: str, ve
     assert values["k03"] == {"n": 333, "text": "first"} and values["new"] == {"n": 5, "text": None}
     assert "k29" not in values
     assert verdict(bench, catalog_url) == (0, RIGHT, 0)
+
+
+def test_a_table_that_two_logs_wrote_is_right(bench: Any, catalog_url: str) -> None:
+    """Their positions cannot be compared: the second log's 2 is later than the first one's 6."""
+    bench.lineage = Lineage((Span(LogId("lost"), LogPosition(1)),))
+    bench.seal(*(bench.change(f"k{number}", {"n": number, "text": "first"}) for number in range(6)))
+    bench.catch_up()
+    for segment in bench.segments():
+        Path(segment.location).unlink()
+    bench.lineage, bench.position, bench.finder = Lineage((Span(LogId("new"), LogPosition(1)),)), 0, PlaceFinder()
+    bench.seal(
+        bench.change("k5", {"n": 50, "text": "again"}, hlc=1_000),
+        bench.change("k0", None, hlc=1_001),
+        bench.change("k6", {"n": 6, "text": "new"}, hlc=1_002),
+        # It came, and was too late to change anything but what nobody had written.
+        bench.change("k1", {"n": -1, "late": 1}, hlc=1),
+    )
+    assert bench.catch_up() == 4
+    assert bench.values()["k5"]["n"] == 50 and bench.values()["k1"] == {"n": 1, "text": "first", "late": 1}
+    assert verdict(bench, catalog_url) == (0, RIGHT, 0)
+    state = bench.lake.identifier(bench.name("orders"))
+    # As it was before the second log wrote it.
+    bench.spark.sql(f"UPDATE {state} SET _position = 6, _hlc = 60 WHERE _key = 'k5'")
+    assert verdict(bench, catalog_url) == (1, RIGHT | {"stale": ["k5"]}, 0)
 
 
 def test_the_commands_find_and_mend_it_through_the_pipeline(bench: Any, catalog_url: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mainstem.query.sandbox import extension_file
+from mainstem.query.sandbox.session import extension_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

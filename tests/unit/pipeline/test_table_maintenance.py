@@ -5,6 +5,7 @@ import os
 import random
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstem.catalog.files import LocalFiles
-from mainstem.catalog.inventory import Inventories
-from mainstem.catalog.live_rows import LiveRows
+from mainstem.catalog.scan.inventory import Inventories
+from mainstem.catalog.scan.live_rows import LiveRows
 from mainstem.model import UNNAMED
 from mainstem.pipeline.session.spark import join_session
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.compaction import Compaction, own_lake
 from mainstem.pipeline.upkeep.maintenance import Maintenance
 from mainstem.pipeline.upkeep.scanfiles import plan_files
-from mainstem.query.sandbox import extension_file
+from mainstem.query.sandbox.session import extension_file
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.maintenance import MaintenanceSettings, Step
 from mainstem.tables.settings import TableSettings
@@ -154,6 +155,44 @@ def test_a_busy_table_is_compacted_and_its_ingest_never_fails(bench: Any) -> Non
     last = 999 + busy.batches
     assert bench.values() == {str(key): {"n": last, "k": key} for key in range(KEYS)}
     assert bench.lake.load(bench.name("orders")).marks().positions == {UNNAMED: bench.position}
+
+
+class _Held(Compaction):
+    """Stands still where its files are written and not committed, until it may go on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.has_written, self.may_commit = threading.Event(), threading.Event()
+
+    def _rewrite(self, *arguments: Any) -> list[Any]:
+        written = super()._rewrite(*arguments)
+        self.has_written.set()
+        assert self.may_commit.wait(120)
+        return written
+
+
+def test_a_flush_does_not_wait_behind_a_compaction(bench: Any) -> None:
+    """What comes while a real compaction is half done is in its table before that ends, the same one or another."""
+    fill(bench, 3)
+    turns, lake, name = Turns(), own_lake(bench.lake), bench.name("orders")
+    compaction, table = _Held(lake, turns), lake.load(name)
+    assert table is not None
+    bench.asked_for = None
+    carrier = bench.carrier(turns=turns)
+    with ThreadPoolExecutor(1, initializer=join_session, initargs=(lake.spark,)) as threads:
+        running = threads.submit(compaction.run, name, table, NOW)
+        assert compaction.has_written.wait(120), running.exception(0)
+        bench.seal(bench.change("30", {"n": 99, "k": 30}), bench.change("a", {"n": 1}, table="other"))
+        carrier.carry(None, (), "flush")
+        covered = [bench.progress.covered(each) for each in (name, bench.name("other"))]
+        was_running = not running.done()
+        compaction.may_commit.set()
+        done = running.result(120)
+    assert covered == [bench.position] * 2 and was_running
+    # A row of its files was deleted meanwhile: it has lost, and is done again, with that row.
+    assert done.races_lost == 1 and done.groups == 1
+    assert bench.values()["30"] == {"n": 99, "k": 30} and len(bench.values()) == KEYS - 3
+    assert counts(bench) == (1, 0)
 
 
 def test_many_deletes_over_many_files_become_one_file(bench: Any) -> None:

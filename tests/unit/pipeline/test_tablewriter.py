@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mainstem.model import UNNAMED, Operation
+from mainstem.model import UNNAMED, Lineage, LogId, LogPosition, Operation, Span
 from mainstem.tables.settings import TableSettings
 from tests.unit.pipeline.conftest import BOTH_CATALOGS
 
@@ -37,6 +37,22 @@ def test_a_replay_commits_nothing(bench: Any) -> None:
     before = [bench.lake.load(bench.name(table)).snapshot_id for table in ("orders", "orders_history")]
     assert bench.catch_up() == 3
     assert [bench.lake.load(bench.name(table)).snapshot_id for table in ("orders", "orders_history")] == before
+
+
+def test_a_history_from_before_it_said_of_which_log_its_rows_are_begins_to(bench: Any) -> None:
+    bench.seal(bench.change("1", {"id": 1}), bench.change("2", {"": 1}), errors={2: "empty column name"})
+    bench.catch_up()
+    for table in ("orders_history", "orders_dead_letters"):
+        bench.spark.sql(f"ALTER TABLE {bench.lake.identifier(bench.name(table))} DROP COLUMN _log")
+    bench.lineage = Lineage((*bench.lineage.spans, Span(LogId("a"), LogPosition(4))))
+    bench.seal(bench.change("1", {"id": 2}), bench.change("3", {"id": 3}))
+    bench.seal(bench.change("4", {"": 1}), errors={5: "empty column name"})
+    assert bench.catch_up() == 5
+    history = sorted(bench.rows("orders_history"), key=lambda row: row["_position"])
+    assert [(row["_position"], row["_log"]) for row in history] == [(1, None), (3, ""), (4, "a")]
+    assert [row["_log"] for row in bench.rows("orders_dead_letters")] == [None, "a"]
+    assert bench.lake.load(bench.name("orders_history")).property("mainstem.unlogged") == '{"": 2}'
+    assert bench.values()["3"] == {"id": 3}
 
 
 def test_columns_change_their_types_midway_and_keep_every_value(bench: Any) -> None:

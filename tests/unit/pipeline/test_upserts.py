@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mainstem.model import Conflict
-from mainstem.pipeline.carrier import RACES_MAX
-from mainstem.pipeline.commit.iceberg import IcebergCommits, TableChange
+from mainstem.pipeline.commit.iceberg import IcebergChange, IcebergCommits
+from mainstem.pipeline.roster import RACES_MAX
 from mainstem.tables.settings import TableSettings
 from tests.unit.pipeline.conftest import BOTH_CATALOGS
 
@@ -69,14 +69,14 @@ class Interrupted(IcebergCommits):
     def __init__(
         self,
         lake: Any,
-        before: Callable[[Sequence[TableChange]], None] = lambda _: None,
-        after: Callable[[Sequence[TableChange]], None] = lambda _: None,
+        before: Callable[[Sequence[IcebergChange]], None] = lambda _: None,
+        after: Callable[[Sequence[IcebergChange]], None] = lambda _: None,
     ) -> None:
         super().__init__(lake)
         self.before = before
         self.after = after
 
-    def commit(self, changes: Sequence[TableChange], batch: str) -> dict[str, int]:
+    def commit(self, changes: Sequence[IcebergChange], batch: str) -> dict[str, int]:
         self.before(changes)
         found = super().commit(changes, batch)
         self.after(changes)
@@ -87,7 +87,7 @@ def cut_off(*_: object) -> None:
     raise CutOff
 
 
-def lose_the_answer(changes: Sequence[TableChange]) -> None:
+def lose_the_answer(changes: Sequence[IcebergChange]) -> None:
     """The catalog has committed, and the driver does not know."""
     for change in changes:
         change.is_committed = False
@@ -150,7 +150,7 @@ def test_what_one_of_two_commits_left_behind_catches_up_and_nothing_counts_twice
     two_batches(bench)
 
     class OnlyOne(IcebergCommits):
-        def commit(self, changes: Sequence[TableChange], batch: str) -> dict[str, int]:
+        def commit(self, changes: Sequence[IcebergChange], batch: str) -> dict[str, int]:
             super().commit([each for each in changes if each.is_state == (committed == "state")], batch)
             raise CutOff
 
@@ -256,7 +256,7 @@ def test_a_table_that_loses_every_race_does_not_take_others_with_it(bench: Any) 
     bench.seal(*(bench.change(str(key), {"n": 9}, table=table) for key in range(2) for table in ("raced", "a", "b")))
     lost: list[int] = []
 
-    def race(changes: Sequence[TableChange]) -> None:
+    def race(changes: Sequence[IcebergChange]) -> None:
         if any(change.table.name == bench.name("raced") for change in changes):
             lost.append(len(changes))
             bench.lake.load(bench.name("raced")).java.newFastAppend().commit()

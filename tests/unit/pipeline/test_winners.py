@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstem.log.segments import SegmentBuilder, segment_name
+from mainstem.formats.segments import segment_name
+from mainstem.log.seal.segments import SegmentBuilder
 from mainstem.model import LogPosition
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import SourceId
@@ -16,8 +17,8 @@ from mainstem.model.hlc import Hlc
 from mainstem.model.position import NOWHERE
 from mainstem.pipeline.plan.writer import Written
 from mainstem.pipeline.source.segments import slice_for
-from mainstem.tables import parse_type
 from mainstem.tables.settings import TableSettings
+from mainstem.tables.types import parse_type
 from tests.unit.pipeline.conftest import BOTH_CATALOGS, Bench
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

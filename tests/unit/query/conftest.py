@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from mainstem.query.engine import EngineSettings, QueryEngine
-from mainstem.query.processes import Sandboxes
-from mainstem.query.sandbox import SandboxSettings
+from mainstem.query.sandbox.processes import Sandboxes
+from mainstem.query.sandbox.session import SandboxSettings
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
 ROWS = 1_000

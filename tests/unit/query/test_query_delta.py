@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 from mainstem.client.delta import DeltaTable, LocalStorage
-from mainstem.formats.delta.variant import encode
+from mainstem.formats.delta.values.variant import encode
 from mainstem.model import Invalid, TableName
 from mainstem.query.binding import Binder, Freshness
 from mainstem.query.delta import DeltaTables
-from mainstem.query.encode import csv_bytes, json_rows
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
 from mainstem.query.plan import Planner, PlanRequest
 from mainstem.query.ports import LoadedTable
-from mainstem.query.processes import Sandboxes
-from mainstem.query.statements import Statements
+from mainstem.query.sandbox.encode import csv_bytes, json_rows
+from mainstem.query.sandbox.processes import Sandboxes
+from mainstem.query.statements.questions import Statements
 from mainstem.tables.layout import delta_path
 from mainstem.tables.marks import POSITION_MARK
 from tests.unit.query.test_query_latest import FakePending, change

@@ -1,18 +1,20 @@
 """Queries go to the large engine where the plan says so, and look the same from there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import Table
 
 from mainstem.model import Denied, Invalid, NotFound, TableName
-from mainstem.query.binding import Freshness
+from mainstem.query.binding import BoundTable, Freshness
 from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import QueryEngine, QueryRequest
-from mainstem.query.plan import Planner
+from mainstem.query.plan import Plan, Planner
 from mainstem.query.ports import PinnedTable
 from mainstem.query.route import EngineName, RouteSettings
+from mainstem.query.statements.statement import Statement
 from tests.unit.query.folder_lake import FolderCatalog
 
 NOTHING = RouteSettings(bytes_max=0, rows_max=0)
@@ -113,3 +115,32 @@ async def test_no_engine_reads_files_beyond_the_table(catalog: FolderCatalog, en
 
 def _own_only(name: TableName) -> bool:
     return name.namespace == "default"
+
+
+class CommitsMeanwhile(Planner):
+    """A planner whose table gets two more rows while it plans."""
+
+    def __init__(self, engine: QueryEngine, table: Table) -> None:
+        super().__init__(engine.binder, engine.statements)
+        self._table = table
+
+    async def plan_bound(self, statement: Statement, tables: Iterable[BoundTable]) -> Plan:
+        plan = await super().plan_bound(statement, tables)
+        self._table.append(pa.table({"n": pa.array([2, 3], pa.int64())}))
+        return plan
+
+
+async def test_what_was_planned_is_what_runs(catalog: FolderCatalog, engine: QueryEngine) -> None:
+    moving = catalog.create_table(("default", "moving"), schema=pa.schema([("n", pa.int64())]))
+    moving.append(pa.table({"n": pa.array([1], pa.int64())}))
+    planned = moving.current_snapshot()
+    assert planned is not None
+    # Too large as a table, so that it is planned; small enough to stay once it is pruned.
+    settings = RouteSettings(rows_max=0)
+    try:
+        meanwhile = Dispatcher(engine, CommitsMeanwhile(engine, moving), settings, big=FakeSpark())
+        async with meanwhile.open(QueryRequest(sql="SELECT n FROM moving WHERE n > 5")) as running:
+            assert [use.snapshot_id for use in running.stats().snapshots] == [str(planned.snapshot_id)]
+        assert moving.refresh().current_snapshot() != planned
+    finally:
+        del catalog.locations["default", "moving"]

@@ -7,7 +7,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from mainstem.query.encode import ArrowPieces, csv_bytes, json_rows
+from mainstem.query.sandbox.encode import ArrowPieces, csv_bytes, json_rows
 
 
 def batch_of(sql: str) -> pa.RecordBatch:

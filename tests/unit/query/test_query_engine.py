@@ -8,7 +8,7 @@ import pytest
 from mainstem.model import Denied, Invalid, NotFound, Overloaded, TableName
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
 from mainstem.query.ports import Readable, everything
-from mainstem.query.sandbox import SandboxSettings
+from mainstem.query.sandbox.session import SandboxSettings
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
 ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE (a.range * b.range) % 7 = 3"

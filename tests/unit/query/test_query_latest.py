@@ -29,7 +29,7 @@ from mainstem.query.binding import Freshness
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
 from mainstem.query.overlay import clocks_text
 from mainstem.query.ports import PendingRow
-from mainstem.query.processes import Sandboxes
+from mainstem.query.sandbox.processes import Sandboxes
 from mainstem.tables.layout import stored_name
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
@@ -214,12 +214,13 @@ async def test_a_late_change_does_not_bring_back_what_was_deleted_after_it(lake:
     assert [row["_key"] for row in await lake.query(late, "SELECT * FROM orders")] == ["q"]
 
 
-async def test_columns_added_later_are_absent_in_older_rows(lake: Lake) -> None:
+@pytest.mark.parametrize("since", [{"mainstem.columns-since": {"c": 1}}, {"mainstem.columns-since-clock": {"c": 100}}])
+async def test_columns_added_later_are_absent_in_older_rows(lake: Lake, since: dict[str, Any]) -> None:
     covered = [change(1, "p", {"a": 1, "b": "x", "c": 1.0}, hlc=100)]
     write_tables(lake.catalog, covered)
     table = lake.catalog.load_table(("default", "orders"))
     with table.transaction() as transaction:
-        transaction.set_properties({"mainstem.columns-since": json.dumps({"c": 1})})
+        transaction.set_properties({name: json.dumps(value) for name, value in since.items()})
     # Older than the row, but the row never had c.
     pending = FakePending([*covered, change(2, "p", {"a": 5, "c": 7.0}, hlc=50)])
     assert [(row["a"], row["c"]) for row in await lake.query(pending, "SELECT * FROM orders")] == [(1, 7.0)]

@@ -16,9 +16,9 @@ from mainstem.model import Denied, Invalid, NotFound
 from mainstem.query.binding import Binder
 from mainstem.query.engine import QueryEngine, QueryRequest
 from mainstem.query.plan import Plan, Planner, PlanRequest, ScanPlan, TableRef
-from mainstem.query.processes import Sandboxes
 from mainstem.query.route import EngineName, Reason, Router, RouteSettings, decide
-from mainstem.query.statements import Statements
+from mainstem.query.sandbox.processes import Sandboxes
+from mainstem.query.statements.questions import Statements
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake, append_partitioned
 
 DAYS = 10

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 from mainstem.model import Invalid, MainstemError
-from mainstem.query import orders
 from mainstem.query.engine import EngineSettings, QueryEngine, QueryRequest
-from mainstem.query.execution import cut
 from mainstem.query.plan import Planner, PlanRequest
-from mainstem.query.processes import Sandboxes, SandboxProcess
-from mainstem.query.sandbox import SandboxSettings
-from mainstem.query.statement import Statement
+from mainstem.query.sandbox import orders
+from mainstem.query.sandbox.execution import cut
+from mainstem.query.sandbox.processes import Sandboxes, SandboxProcess
+from mainstem.query.sandbox.session import SandboxSettings
+from mainstem.query.statements.statement import Statement
 from tests.unit.query.folder_lake import FolderCatalog, FolderLake
 
 MEGABYTE = 1024 * 1024
@@ -174,10 +174,10 @@ def test_a_process_has_nothing_of_the_gateways_environment(monkeypatch: pytest.M
 
 def test_a_process_does_not_outlive_the_gateway() -> None:
     parent = (
-        "from mainstem.query.processes import SandboxProcess\n"
-        "from mainstem.query import orders\n"
-        "from mainstem.query.sandbox import SandboxSettings\n"
-        "from mainstem.query.statement import Statement\n"
+        "from mainstem.query.sandbox.processes import SandboxProcess\n"
+        "from mainstem.query.sandbox import orders\n"
+        "from mainstem.query.sandbox.session import SandboxSettings\n"
+        "from mainstem.query.statements.statement import Statement\n"
         "process = SandboxProcess(SandboxSettings(threads=1), None)\n"
         f"statement = process.ask(orders.Check({UNINTERRUPTIBLE!r}), Statement, 30)\n"
         "print(process.pid, flush=True)\n"

@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from mainstem.model import TableName
-from mainstem.query.sandbox import SandboxSettings, Session, Sessions, settings_of
+from mainstem.query.sandbox.session import SandboxSettings, Session, Sessions, settings_of
 from tests.unit.query.folder_lake import FolderCatalog
 
 SETTINGS = SandboxSettings(memory_bytes_max=128 * 1024 * 1024, threads=1, idle_max=2)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstem.model import Denied, Invalid, TableName
-from mainstem.query.spark_sql import SparkStatement, Unportable, portable_name, spark_statement
-from mainstem.query.statement import Parser
+from mainstem.query.statements.spark_sql import SparkStatement, Unportable, portable_name, spark_statement
+from mainstem.query.statements.statement import Parser
 from mainstem.sql import spark_text
 
 PARSER = Parser()

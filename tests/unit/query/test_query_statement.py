@@ -4,8 +4,8 @@ import duckdb
 import pytest
 
 from mainstem.model import Denied, Invalid, TableName
-from mainstem.query.functions import FUNCTIONS, TABLE_FUNCTIONS
-from mainstem.query.statement import SQL_LENGTH_MAX, Kind, Parser
+from mainstem.query.statements.functions import FUNCTIONS, TABLE_FUNCTIONS
+from mainstem.query.statements.statement import SQL_LENGTH_MAX, Kind, Parser
 
 PARSER = Parser()
 

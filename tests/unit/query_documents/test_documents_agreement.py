@@ -24,7 +24,7 @@ from mainstem.documents import (
     row_document,
     to_duckdb,
 )
-from mainstem.documents.arrow import columns_of_schema, row_group_stats, to_arrow
+from mainstem.documents.filters.arrow import columns_of_schema, row_group_stats, to_arrow
 from tests.unit.query_documents.document_strategies import COLUMNS, Scenario, document_values, rows, scenarios
 from tests.unit.query_documents.document_strategies import relaxed as relaxed_settings
 

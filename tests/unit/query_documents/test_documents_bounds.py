@@ -22,9 +22,9 @@ from mainstem.documents import (
     to_duckdb,
     upsert_seed,
 )
-from mainstem.documents.parse import NODES_MAX, OPERANDS_MAX
-from mainstem.documents.patterns import SOURCE_LENGTH_MAX, literal_prefix, pattern_of
-from mainstem.documents.update import PADDING_MAX
+from mainstem.documents.filters.parse import NODES_MAX, OPERANDS_MAX
+from mainstem.documents.filters.patterns import SOURCE_LENGTH_MAX, literal_prefix, pattern_of
+from mainstem.documents.updates.update import PADDING_MAX
 from mainstem.documents.values import order_key
 from mainstem.model.errors import Invalid
 

@@ -33,9 +33,10 @@ from mainstem.documents import (
 )
 from mainstem.documents.aggregation import ACCUMULATORS, STAGES, WINDOW_OPERATORS
 from mainstem.documents.expressions import FORMS, OPERATORS, evaluate, parse_expression
-from mainstem.documents.parse import FILTER_OPERATORS
-from mainstem.documents.update_operators import OPERATORS as UPDATES
+from mainstem.documents.filters.parse import FILTER_OPERATORS
+from mainstem.documents.updates.operators import OPERATORS as UPDATES
 from mainstem.model.errors import Invalid
+from tests.harness.seeds import soak_seeds
 
 _SCALARS: list[Any] = [
     None, True, False, 0, 1, -1, 3, 2.5, float("nan"), float("inf"), -float("inf"), -0.0, Int64(1 << 62), 1 << 31,
@@ -144,5 +145,5 @@ def test_nothing_but_a_named_refusal() -> None:
 
 @pytest.mark.soak
 def test_nothing_but_a_named_refusal_in_a_long_run() -> None:
-    for seed in range(10_000, 200_000):
+    for seed in soak_seeds(10_000, 190_000):
         run_seed(seed)

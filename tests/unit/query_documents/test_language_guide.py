@@ -6,9 +6,9 @@ from pathlib import Path
 from mainstem.documents.aggregation import ACCUMULATORS, STAGES, WINDOW_OPERATORS
 from mainstem.documents.aggregation import NOT_RUN as STAGES_NOT_RUN
 from mainstem.documents.expressions import FORMS, NOT_RUN, OPERATORS
-from mainstem.documents.parse import FILTER_OPERATORS, NOT_ANSWERED
+from mainstem.documents.filters.parse import FILTER_OPERATORS, NOT_ANSWERED
 from mainstem.documents.schema import KEYWORDS
-from mainstem.documents.update_operators import OPERATORS as UPDATES
+from mainstem.documents.updates.operators import OPERATORS as UPDATES
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "mongo-languages.md"
 # What stands inside of others and is in no table of its own.

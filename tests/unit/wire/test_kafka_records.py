@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mainstem.wire.kafka import payload
 from mainstem.wire.kafka.opening import Headers, Record, build_batch, open_batch
 from mainstem.wire.kafka.payload import Mode
-from mainstem.wire.kafka.records import BadBatch, assign, read_batch
+from mainstem.wire.kafka.records import RECORDS_MAX, BadBatch, assign, read_batch
 
 OPTIONAL = st.none() | st.binary(max_size=40)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), OPTIONAL), max_size=3).map(tuple)
@@ -49,6 +49,16 @@ def test_a_changed_byte_is_found(place: int, change: int) -> None:
     else:
         with pytest.raises(BadBatch):
             read_batch(bytes(batch))
+
+
+@pytest.mark.parametrize("count", [RECORDS_MAX + 1, (1 << 31) - 1])
+def test_a_batch_of_very_many_records_is_refused(count: int) -> None:
+    """Its checksum holds, and it is small: nobody is to open it."""
+    batch = _with_body(zstandard.compress(bytes(1 << 20)), 4, count)
+    with pytest.raises(BadBatch, match="at most") as refused:
+        read_batch(batch)
+    assert refused.value.reason == "invalid"
+    assert read_batch(_with_body(b"", 4, RECORDS_MAX)).records == RECORDS_MAX
 
 
 @given(st.binary(max_size=300), st.integers(0, 4), st.integers(1, 5))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bson import Binary, DatetimeMS, Decimal128, Int64, ObjectId, Timestamp
 
-from mainstem.log.shapes import Shape
+from mainstem.log.seal.shapes import Shape
 from mainstem.wire.mongo.batches import DOCUMENT_COLUMN, DocumentOperation, Kind, columns_of
 from mainstem.wire.mongo.frames import encode_document
 
@@ -16,7 +16,8 @@ AT = dt.datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=dt.UTC)
 def row_of(value: Any) -> dict[str, Any]:
     document = encode_document({"_id": 1, "v": value})
     row = columns_of(
-        DocumentOperation(kind=Kind.INSERT, database="d", collection="c", key="$n:1", id=b"", document=document)
+        DocumentOperation(kind=Kind.INSERT, database="d", collection="c", key="$n:1", id=b"", document=document),
+        {},
     )
     assert row is not None and row.pop(DOCUMENT_COLUMN)
     return row

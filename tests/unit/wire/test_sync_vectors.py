@@ -17,6 +17,7 @@ from mainstem.wire.sync import generate
 from mainstem.wire.sync import lakesync_pb2 as pb
 from mainstem.wire.sync.frames import BROADCAST_TAG
 from mainstem.wire.sync.identity import canonical_text
+from mainstem.wire.varint import varint
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "sync"
 
@@ -146,7 +147,7 @@ def test_checkpoint_pieces() -> None:
     case = load("frames")["checkpoint"]
     pieces = [sync.decode_response(piece) for piece in sync.split_pieces(bytes.fromhex(case["hex"]))]
     assert [msgspec.json.decode(sync.response_to_json(piece)) for piece in pieces] == case["pieces"]
-    encoded = b"".join(sync.varint(len(piece)) + piece for piece in map(sync.encode_response, pieces))
+    encoded = b"".join(varint(len(piece)) + piece for piece in map(sync.encode_response, pieces))
     assert encoded.hex() == case["hex"]
     with pytest.raises(Invalid):
         list(sync.split_pieces(bytes.fromhex(case["hex"])[:-1]))

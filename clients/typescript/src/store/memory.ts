@@ -4,7 +4,9 @@ import { compareText } from "../model/json.js";
 import { merge } from "../model/merge.js";
 import type { ReadTransaction, Store, StoreName, WriteTransaction } from "./store.js";
 
-type Groups = Map<string, Map<string, unknown>>;
+export type Groups = Map<string, Map<string, unknown>>;
+/** One record that a transaction put; without a value it was removed. */
+export type Step = readonly [store: StoreName, group: string, id: string, value?: unknown];
 
 export class MemoryStore implements Store {
   private readonly stores = new Map<StoreName, Groups>();
@@ -15,15 +17,35 @@ export class MemoryStore implements Store {
   }
 
   write<T>(_stores: readonly StoreName[], body: (transaction: WriteTransaction) => Promise<T>): Promise<T> {
+    return this.writeAndKeep(body, () => undefined);
+  }
+
+  /** `keep` gets what the body did, at its end. Where it throws, the body did nothing. */
+  writeAndKeep<T>(body: (transaction: WriteTransaction) => Promise<T>, keep: (steps: readonly Step[]) => void): Promise<T> {
     return this.inTurn(async () => {
       const transaction = new MemoryTransaction(this.stores);
       try {
-        return await body(transaction);
+        const result = await body(transaction);
+        keep(transaction.steps);
+        return result;
       } catch (error) {
         transaction.undo();
         throw error;
       }
     });
+  }
+
+  /** Do again what a transaction did. */
+  replay(steps: readonly Step[]): void {
+    const transaction = new MemoryTransaction(this.stores);
+    for (const [store, group, id, ...value] of steps) {
+      if (value.length > 0) transaction.put(store, group, id, value[0]);
+      else transaction.remove(store, group, id);
+    }
+  }
+
+  contents(): ReadonlyMap<StoreName, Groups> {
+    return this.stores;
   }
 
   close(): void {}
@@ -36,6 +58,7 @@ export class MemoryStore implements Store {
 }
 
 class MemoryTransaction implements WriteTransaction {
+  readonly steps: Step[] = [];
   private readonly undoing: (() => void)[] = [];
 
   constructor(private readonly stores: Map<StoreName, Groups>) {}
@@ -63,12 +86,14 @@ class MemoryTransaction implements WriteTransaction {
     const values = this.group(store, group);
     this.remember(values, id);
     values.set(id, value);
+    this.steps.push([store, group, id, value]);
   }
 
   remove(store: StoreName, group: string, id: string): void {
     const values = this.group(store, group);
     this.remember(values, id);
     values.delete(id);
+    this.steps.push([store, group, id]);
   }
 
   undo(): void {

@@ -167,7 +167,7 @@ class Connection {
       const { broadcast, response } = decodeFromServer(new Uint8Array(data));
       if (broadcast) return this.broadcast(response);
       const waiting = this.waiting.shift();
-      if (!waiting) throw new Invalid("the server sent a reply that nobody waits for");
+      if (!waiting) throw new Invalid("the server sent a reply to no request");
       waiting.resolve(response);
     } catch (error) {
       this.abandon(`the server's frame cannot be read. got=${String(error)}`);

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import rich_click as click
 
+from mainstem.app.cli.options import json_option
+from mainstem.app.cli.views import tell
 from mainstem.app.folder.backing_up import back_up
 from mainstem.app.folder.backing_up import restore as restored
 from mainstem.app.folder.home import relocate_data
@@ -22,45 +24,48 @@ _data_option = click.option(
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @_data_option
-def backup(target: Path, data: Path) -> None:
+@json_option
+def backup(target: Path, data: Path, as_json: bool) -> None:
     """Copy a data folder to TARGET, with a list of its files by which `restore` checks them."""
     try:
         made = back_up(data, target, SystemClock())
     except (MainstemError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{len(made.files)} files, {made.bytes} bytes, in {target}")
-    if not any(file.path.startswith("catalog/") for file in made.files):
+    has_catalog = any(file.path.startswith("catalog/") for file in made.files)
+    facts = {"files": len(made.files), "bytes": made.bytes, "target": str(target), "hasCatalog": has_catalog}
+    tell(f"{len(made.files)} files, {made.bytes} bytes, in {target}", facts, as_json=as_json)
+    if not has_catalog and not as_json:
         click.echo("The catalog is not in this folder: back its database and the warehouse up as well.")
 
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @_data_option
-def restore(source: Path, data: Path) -> None:
+@json_option
+def restore(source: Path, data: Path, as_json: bool) -> None:
     """Make a data folder of the backup in SOURCE. The folder must not exist yet, or be empty."""
     try:
         listed, moved = restored(source, data)
     except (MainstemError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"{len(listed.files)} files, {listed.bytes} bytes, in {data}")
-    _tell_moved(moved)
+    facts = {"files": len(listed.files), "bytes": listed.bytes, "data": str(data), "moved": moved}
+    said = f"{len(listed.files)} files, {listed.bytes} bytes, in {data}"
+    tell("\n".join([said, *_moved(moved)]), facts, as_json=as_json)
 
 
 @click.command()
 @_data_option
-def relocate(data: Path) -> None:
+@json_option
+def relocate(data: Path, as_json: bool) -> None:
     """Make the tables of a data folder that was moved or copied its own."""
     try:
         old, moved = relocate_data(data)
     except (MainstemError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    if old is None:
-        click.echo("The tables are where the folder is: nothing to do.")
-        return
-    click.echo(f"The folder was at {old}.")
-    _tell_moved(moved)
+    said = "The tables are where the folder is: nothing to do." if old is None else f"The folder was at {old}."
+    facts = {"data": str(data), "before": None if old is None else str(old), "moved": moved}
+    tell("\n".join([said, *_moved(moved)]), facts, as_json=as_json)
 
 
-def _tell_moved(moved: list[str]) -> None:
-    if moved:
-        click.echo(f"{len(moved)} tables and views name their files here now.")
+def _moved(moved: list[str]) -> list[str]:
+    return [f"{len(moved)} tables and views name their files here now."] if moved else []

@@ -1,14 +1,13 @@
 """`mainstem topics` and `mainstem groups`: what the Kafka door has, as tables or JSON."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 import rich_click as click
-from rich.console import Console
-from rich.table import Table
 
+from mainstem.app.cli.options import json_option
+from mainstem.app.cli.views import View, print_json, show, tell
 from mainstem.client import kafka
 from mainstem.client.kafka import KafkaClient, check
 from mainstem.model import Invalid, MainstemError, NotFound
@@ -20,7 +19,13 @@ _SIMPLE = -1
 def _options(command: Callable[Concatenate[KafkaClient, P], None]) -> Callable[..., None]:
     """What every command takes: where to ask, and as whom. It gets the connection first."""
 
-    @click.option("--bootstrap", default="127.0.0.1:9092", show_default=True, help="The Kafka door, host:port.")
+    @click.option(
+        "--bootstrap",
+        envvar="MAINSTEM_BOOTSTRAP",
+        default="127.0.0.1:9092",
+        show_default=True,
+        help="The Kafka door, host:port; or MAINSTEM_BOOTSTRAP.",
+    )
     @click.option("--token", envvar="MAINSTEM_TOKEN", help="A bearer token or user:password, where one is asked for.")
     @click.option("--tls", is_flag=True, help="The door has a certificate.")
     @wraps(command)
@@ -34,17 +39,14 @@ def _options(command: Callable[Concatenate[KafkaClient, P], None]) -> Callable[.
     return run
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-
-
 def _show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(list(rows), indent=2))
+        print_json(rows)
         return
-    table = Table(*columns, box=None, pad_edge=False)
+    view = View(*columns)
     for row in rows:
-        table.add_row(*["-" if row[name] is None else str(row[name]) for name in columns])
-    Console(soft_wrap=True).print(table)
+        view.add(*("-" if row[name] is None else row[name] for name in columns))
+    show(view)
 
 
 @click.group()
@@ -53,7 +55,7 @@ def topics() -> None:
 
 
 @topics.command("list")
-@_json_option
+@json_option
 @_options
 def list_topics(client: KafkaClient, as_json: bool) -> None:
     """Show every topic with its number of partitions and records."""
@@ -67,7 +69,7 @@ def list_topics(client: KafkaClient, as_json: bool) -> None:
 
 @topics.command("describe")
 @click.argument("topic")
-@_json_option
+@json_option
 @_options
 def describe_topic(client: KafkaClient, topic: str, as_json: bool) -> None:
     """Show the partitions of TOPIC with their first and next offsets."""
@@ -81,10 +83,11 @@ def describe_topic(client: KafkaClient, topic: str, as_json: bool) -> None:
 
 @topics.command("create")
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, help="How many.")
 @click.option("--config", "config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; again for more.")
+@json_option
 @_options
-def create_topic(client: KafkaClient, topic: str, partitions: int, config: tuple[str, ...]) -> None:
+def create_topic(client: KafkaClient, topic: str, partitions: int, config: tuple[str, ...], as_json: bool) -> None:
     """Make TOPIC."""
     settings = [each.partition("=") for each in config]
     wanted = {
@@ -95,18 +98,19 @@ def create_topic(client: KafkaClient, topic: str, partitions: int, config: tuple
     }
     (answer,) = client.ask(kafka.CREATE_TOPICS, {"topics": [wanted], "timeout": 10_000}).topics
     check(answer.error_code, answer.error_message or topic)
-    click.echo(f"made {topic}")
+    tell(f"made {topic}", {"topic": topic, "made": True}, as_json=as_json)
 
 
 @topics.command("delete")
 @click.argument("topic")
 @click.confirmation_option(prompt="Its table stays, its offsets are gone. Delete it?")
+@json_option
 @_options
-def delete_topic(client: KafkaClient, topic: str) -> None:
+def delete_topic(client: KafkaClient, topic: str, as_json: bool) -> None:
     """Delete TOPIC. Its table stays, as the lake's."""
     (answer,) = client.ask(kafka.DELETE_TOPICS, {"topics": [{"name": topic}], "timeout": 10_000}).responses
     check(answer.error_code, topic)
-    click.echo(f"deleted {topic}")
+    tell(f"deleted {topic}", {"topic": topic, "deleted": True}, as_json=as_json)
 
 
 @click.group()
@@ -115,7 +119,7 @@ def groups() -> None:
 
 
 @groups.command("list")
-@_json_option
+@json_option
 @_options
 def list_groups(client: KafkaClient, as_json: bool) -> None:
     """Show every group with its state and its lag."""
@@ -130,7 +134,7 @@ def list_groups(client: KafkaClient, as_json: bool) -> None:
 
 @groups.command("describe")
 @click.argument("group")
-@_json_option
+@json_option
 @_options
 def describe_group(client: KafkaClient, group: str, as_json: bool) -> None:
     """Show how far GROUP is in each partition."""
@@ -143,19 +147,20 @@ def describe_group(client: KafkaClient, group: str, as_json: bool) -> None:
 @groups.command("delete")
 @click.argument("group")
 @click.confirmation_option(prompt="Its offsets are gone then. Delete it?")
+@json_option
 @_options
-def delete_group(client: KafkaClient, group: str) -> None:
+def delete_group(client: KafkaClient, group: str, as_json: bool) -> None:
     """Delete GROUP, which nobody may be in."""
     (answer,) = client.ask(kafka.DELETE_GROUPS, {"groups_names": [group]}).results
     check(answer.error_code, group)
-    click.echo(f"deleted {group}")
+    tell(f"deleted {group}", {"group": group, "deleted": True}, as_json=as_json)
 
 
 @groups.command("reset")
 @click.argument("group")
 @click.option("--topic", required=True, help="The topic whose offsets are set.")
 @click.option("--to", "target", default="earliest", show_default=True, metavar="earliest|latest|OFFSET")
-@_json_option
+@json_option
 @_options
 def reset_group(client: KafkaClient, group: str, topic: str, target: str, as_json: bool) -> None:
     """Set the offsets of GROUP, which nobody may be in, for every partition of a topic."""

@@ -5,10 +5,10 @@ from typing import Any
 from urllib.parse import quote
 
 import rich_click as click
-from rich.console import Console
-from rich.table import Table
 
-from mainstem.app.cli.catalog import Remote
+from mainstem.app.cli.options import Server, asking, json_option, token_option, url_option
+from mainstem.app.cli.remote import Remote
+from mainstem.app.cli.views import View, print_json, show
 
 # One call takes no more.
 _LETTERS_MAX = 1_000
@@ -17,12 +17,12 @@ _ROUNDS_MAX = 1_000
 
 
 @click.group("dead-letters")
-@click.option("--url", default="http://127.0.0.1:8181", show_default=True, help="The server to ask.")
-@click.option("--token", envvar="MAINSTEM_TOKEN", help="A bearer token, where the server asks for one.")
+@url_option
+@token_option
 @click.pass_context
 def dead_letters(context: click.Context, url: str, token: str | None) -> None:
     """Look at changes that did not fit their table, and send them again, mended or as they are."""
-    context.obj = Remote(url, token)
+    context.obj = Server(url, token)
 
 
 @dead_letters.command("list")
@@ -31,26 +31,23 @@ def dead_letters(context: click.Context, url: str, token: str | None) -> None:
     "--limit", type=click.IntRange(1, _LETTERS_MAX), default=20, show_default=True, help="How many, newest first."
 )
 @click.option("--reason", help="Only those of one reason, as it is counted.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with all their columns.")
-@click.pass_obj
+@json_option
+@asking(Remote)
 def list_(remote: Remote, table: str, limit: int, reason: str | None, as_json: bool) -> None:
     """Show the dead letters of TABLE, and how many there are of each reason."""
     query = {"limit": str(limit)} | ({} if reason is None else {"reason": reason})
     found = remote.ask("GET", _path(table), **query)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
-    console = Console()
-    counts = Table("reason", "letters", title=f"{table}: {found['total']} dead letters, {found['replayed']} replayed")
+    counts = View("reason", "letters")
     for each, count in found["reasons"].items():
-        counts.add_row(each, f"{count:,}")
-    console.print(counts)
-    view = Table("id", "key", "operation", "reason", "columns", "replayed")
+        counts.add(each, count)
+    view = View("id", "key", "operation", "reason", "columns", "replayed")
     for letter in found["letters"]:
-        words = (letter["id"], letter["key"], letter["operation"], letter["reason"], json.dumps(letter["columns"]))
-        view.add_row(*words, "yes" if letter["replayed"] else "")
-    view.columns[0].no_wrap = True
-    console.print(view)
+        view.add(*(letter[name] for name in view.columns))
+    click.echo(f"{table}: {found['total']:,} dead letters, {found['replayed']:,} replayed")
+    show(counts, view)
 
 
 @dead_letters.command()
@@ -62,7 +59,8 @@ def list_(remote: Remote, table: str, limit: int, reason: str | None, as_json: b
     "--set", "columns", multiple=True, metavar="COLUMN=JSON", help="A corrected column; text needs no quotes."
 )
 @click.option("--drop", multiple=True, metavar="COLUMN", help="A column to leave out.")
-@click.pass_obj
+@json_option
+@asking(Remote)
 def replay(
     remote: Remote,
     table: str,
@@ -71,6 +69,7 @@ def replay(
     is_all: bool,
     columns: tuple[str, ...],
     drop: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Send dead letters of TABLE again. Doing it twice changes nothing."""
     mend: dict[str, Any] = {"columns": dict(_assigned(each) for each in columns), "drop": list(drop)}
@@ -92,9 +91,12 @@ def replay(
         # What failed would come again and again.
         if not told["remaining"] or not told["replayed"]:
             break
-    click.echo(f"{replayed} replayed, {duplicates} had been before")
-    for each in failures[:20]:
-        click.echo(f"{each['id']}: {each['error']}", err=True)
+    if as_json:
+        print_json({"table": table, "replayed": replayed, "duplicates": duplicates, "failures": failures})
+    else:
+        click.echo(f"{replayed} replayed, {duplicates} had been before")
+        for each in failures[:20]:
+            click.echo(f"{each['id']}: {each['error']}", err=True)
     if failures:
         raise click.ClickException(f"{len(failures)} could not be replayed")
 

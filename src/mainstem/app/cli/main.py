@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import msgspec
 import rich_click as click
 
+from mainstem.app.cli.options import json_lines_option, token_option, url_option
 from mainstem.app.config import load_config
 from mainstem.app.version import VERSION
 from mainstem.model import MainstemError
 
 P = ParamSpec("P")
-DEFAULT_URL = "http://127.0.0.1:8181"
 
 
 def _fails_in_one_line(command: Callable[P, None]) -> Callable[P, None]:
@@ -43,6 +43,7 @@ class _Main(click.RichGroup):
         "groups": "kafka",
         "key": "tokens",
         "load": "load",
+        "migrate": "moving",
         "password": "tokens",
         "relocate": "data",
         "restore": "data",
@@ -50,6 +51,21 @@ class _Main(click.RichGroup):
         "token": "tokens",
         "topics": "kafka",
     }
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Errors are plain lines: a frame around them would break addresses and ids, which people copy."""
+        run: Callable[..., Any] = super().main
+        if not options.pop("standalone_mode", True):
+            return run(*args, standalone_mode=False, **options)
+        try:
+            code = run(*args, standalone_mode=False, **options)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("Aborted!", err=True)
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *self._MODULES])
@@ -70,11 +86,6 @@ def main(context: click.Context) -> None:
     # Off while modules load. The server has more to load, and says itself when all of it is there.
     if context.invoked_subcommand != "serve":
         gc.enable()
-
-
-_token_option = click.option(
-    "--token", envvar="MAINSTEM_TOKEN", help="A bearer token, where the server asks for one; or MAINSTEM_TOKEN."
-)
 
 
 @main.command()
@@ -165,8 +176,9 @@ def config() -> None:
 
 
 @main.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="The server to ask.")
-@_token_option
+@url_option
+@token_option
+@json_lines_option
 @_fails_in_one_line
 def status(url: str, token: str | None) -> None:
     """Show how a running server is: log, buffer, pipeline, lag per table."""
@@ -174,15 +186,17 @@ def status(url: str, token: str | None) -> None:
 
 
 @main.command()
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="The server to ask.")
+@url_option
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, max=600, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
+    help="How long to wait for it.",
 )
-@_token_option
+@token_option
+@json_lines_option
 @_fails_in_one_line
 def flush(url: str, timeout: float, token: str | None) -> None:
     """Carry everything accepted so far into the tables, and wait for it."""

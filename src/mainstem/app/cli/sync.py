@@ -2,14 +2,16 @@
 
 import asyncio
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import msgspec
 import rich_click as click
 
+from mainstem.app.cli.options import json_lines_option, own_token_option, own_url_option, token_option, url_option
 from mainstem.client.sync import (
     Changed,
     HttpTransport,
@@ -21,7 +23,11 @@ from mainstem.client.sync import (
 )
 from mainstem.model import MainstemError
 
-_URL = "http://127.0.0.1:8181"
+_GATEWAY_HELP = "The gateway: the namespace of the tables."
+_DB = Path("mainstem-sync.db")
+_DB_HELP = "The local copy. It keeps the edits that the server does not have yet."
+_CLIENT_HELP = "Who writes; a random name by default. With a token, its subject."
+P = ParamSpec("P")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -34,31 +40,50 @@ class Place(msgspec.Struct, frozen=True):
     client_id: str | None
 
 
+def _placed(command: Callable[Concatenate[Place, P], None]) -> Callable[..., None]:
+    """Where the copy is and what it is of, from before the command's name or from after it, where people type it."""
+
+    @own_url_option
+    @own_token_option
+    @click.option("--gateway", help=f"{_GATEWAY_HELP}  [required]")
+    @click.option("--db", type=click.Path(dir_okay=False, path_type=Path), help=f"{_DB_HELP}  [default: {_DB}]")
+    @click.option("--client-id", help=_CLIENT_HELP)
+    @click.pass_context
+    @wraps(command)
+    def run(context: click.Context, *args: Any, **kwargs: Any) -> None:
+        group: dict[str, Any] = context.obj
+        told = {name: kwargs.pop(name) for name in group}
+        place = {name: each if each is not None else group[name] for name, each in told.items()}
+        if place["gateway"] is None:
+            raise click.UsageError("say which gateway: --gateway, the namespace of the tables", context)
+        command(Place(**place), *args, **kwargs)
+
+    return run
+
+
 @click.group()
-@click.option("--url", default=_URL, show_default=True, help="The server.")
-@click.option("--token", envvar="MAINSTEM_TOKEN", help="A bearer token, where the server asks for one.")
-@click.option("--gateway", required=True, help="The gateway: the namespace of the tables.")
-@click.option(
-    "--db", type=click.Path(dir_okay=False, path_type=Path), default=Path("mainstem-sync.db"), show_default=True,
-    help="The local copy. It keeps the edits that the server does not have yet.",
-)  # fmt: skip
-@click.option("--client-id", help="Who writes; a random name by default. With a token, its subject.")
+@url_option
+@token_option
+@click.option("--gateway", help=_GATEWAY_HELP)
+@click.option("--db", type=click.Path(dir_okay=False, path_type=Path), default=_DB, show_default=True, help=_DB_HELP)
+@click.option("--client-id", help=_CLIENT_HELP)
 @click.pass_context
-def sync(context: click.Context, url: str, token: str | None, gateway: str, db: Path, client_id: str | None) -> None:
+def sync(context: click.Context, /, **place: Any) -> None:
     """Keep a local copy of a gateway's rows, read it and write to it. Rows are JSON, one per line."""
-    context.obj = Place(url, token, gateway, db, client_id)
+    context.obj = place
 
 
 @sync.command()
 @click.argument("table")
-@click.pass_obj
+@json_lines_option
+@_placed
 def pull(place: Place, table: str) -> None:
     """Sync, then print the rows of TABLE. Without a network: an error, and the rows that are here."""
     with _opened(place) as db:
         error = asyncio.run(_sync_once(place, db))
         for row in db.all(table):
             _print(row.row_id, row.values)
-        _end(db, error)
+        _end(place, db, error)
 
 
 @sync.command()
@@ -66,7 +91,8 @@ def pull(place: Place, table: str) -> None:
 @click.argument("row_id", metavar="ROW")
 @click.argument("columns", metavar="[COLUMNS]", required=False)
 @click.option("--delete", is_flag=True, help="Delete the row.")
-@click.pass_obj
+@json_lines_option
+@_placed
 def push(place: Place, table: str, row_id: str, columns: str | None, delete: bool) -> None:
     """Set columns of a row, given as a JSON object, and sync. Without a network the edit waits for the next sync."""
     if delete == (columns is not None):
@@ -80,12 +106,13 @@ def push(place: Place, table: str, row_id: str, columns: str | None, delete: boo
                 tracker.insert(table, row_id, msgspec.json.decode(columns, type=dict[str, Any]))
         except (MainstemError, msgspec.MsgspecError) as error:
             raise click.ClickException(str(error)) from error
-        _end(db, asyncio.run(_sync_once(place, db)))
+        _end(place, db, asyncio.run(_sync_once(place, db)))
 
 
 @sync.command()
 @click.argument("table")
-@click.pass_obj
+@json_lines_option
+@_placed
 def watch(place: Place, table: str) -> None:
     """Print the rows of TABLE, and each row again whenever it changes, until Ctrl-C. A row that is gone is null."""
     changes: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -129,13 +156,13 @@ async def _sync_once(place: Place, db: LocalDB) -> MainstemError | None:
     return None
 
 
-def _end(db: LocalDB, error: MainstemError | None) -> None:
+def _end(place: Place, db: LocalDB, error: MainstemError | None) -> None:
     """Say what waits and what was refused, and fail where there is any such thing."""
     state = db.state()
     for letter in db.dead_letters():
         click.echo(f"refused: {letter.reason} {letter.delta.table} {letter.delta.row_id}: {letter.message}", err=True)
     if error is not None:
-        raise click.ClickException(f"{error} ({state.pending} waiting)")
+        raise click.ClickException(f"{place.url}: {error} ({state.pending} waiting)")
     if state.dead:
         raise SystemExit(1)
 

@@ -1,7 +1,8 @@
-"""`mainstem token`, `key` and `password`: credentials, for development and for whoever has no issuer of its own."""
+"""`mainstem token`, `key` and `password`: credentials, for development, and where there is no issuer of tokens."""
 
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,17 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LIFETIME_DEFAULT = "12h"
 
 
+def _role_option(default: Role) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    roles = click.Choice([role.value for role in Role])
+    return click.option("--role", type=roles, default=default.value, show_default=True, help="What it may do.")
+
+
 @click.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="The server's configuration: its keys.")
 @click.option("--private-key", type=click.Path(path_type=Path), help="A PEM file (RSA or P-256), instead of a secret.")
 @click.option("--kid", help="Which key.  [default: the last one in the configuration]")
 @click.option("--sub", default="dev", show_default=True, help="Who the token is for.")
-@click.option("--role", type=click.Choice([role.value for role in Role]), default=Role.ADMIN.value, show_default=True)
+@_role_option(Role.ADMIN)
 @click.option(
     "--namespace", "namespaces", multiple=True, help="A namespace with all below it; again for more.  [default: *]"
 )
@@ -106,7 +112,7 @@ def _seconds(text: str) -> int:
 @click.option(
     "--password", prompt=True, hide_input=True, confirmation_prompt=True, help="Asked for where it is not given."
 )
-@click.option("--role", type=click.Choice([role.value for role in Role]), default=Role.WRITER.value, show_default=True)
+@_role_option(Role.WRITER)
 @click.option(
     "--iterations",
     type=click.IntRange(scram.ITERATIONS_MIN, scram.ITERATIONS_MAX),

@@ -2,6 +2,8 @@
 
 The check is one query of DuckDB's over both tables, on snapshots that belong together. A key is there if it has a
 change with columns that is newer than its last delete; its row has the position of the last change of the key.
+Positions of two logs cannot be compared: where several wrote a table, a row has the position of the last change of the
+key in one of them, and the newest clock of all.
 """
 
 import time
@@ -10,21 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import rich_click as click
-from rich.console import Console
-from rich.table import Table
 
-from mainstem.catalog.metadata import current_snapshot_id
+from mainstem.app.cli.options import asking, json_option
+from mainstem.app.cli.remote import Remote
+from mainstem.app.cli.views import View, show, tell
+from mainstem.formats.iceberg.snapshots import current_snapshot_id
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName, parse_table_name
 from mainstem.sql import duckdb_name
-from mainstem.tables.layout import STATE_COLUMNS
+from mainstem.tables.layout import LOG, STATE_COLUMNS
 from mainstem.tables.marks import positions_of
 from mainstem.wire.jobs import ENDED, JobState
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-    from mainstem.app.cli.catalog import Remote
 
 EXAMPLES_MAX = 10
 # Looks at a busy table until state and history are found at one point of the log.
@@ -35,24 +36,28 @@ FAULTS = ("doubled", "stale", "missing", "extra")
 _JUDGED = """
 CREATE OR REPLACE TEMP TABLE judged AS
 WITH changes AS (
-    SELECT _key, _position, _op = 'delete' AS is_delete, {{'hlc': _hlc, 'source': _source}} AS stamp,
+    SELECT _key, _position, {log} AS log, _op = 'delete' AS is_delete, {{'hlc': _hlc, 'source': _source}} AS stamp,
         coalesce(_columns, '{{}}') <> '{{}}' AS has_columns
     FROM {history}
-), known AS (
+), of_logs AS (
     SELECT _key, max(_position) AS position, max(stamp) FILTER (WHERE is_delete) AS dead,
         max(stamp) FILTER (WHERE NOT is_delete AND has_columns) AS live
-    FROM changes GROUP BY _key
+    FROM changes GROUP BY _key, log
+), known AS (
+    SELECT _key, list(position) AS positions, max(dead) AS dead, max(live) AS live FROM of_logs GROUP BY _key
 ), held AS (
-    SELECT _key, count(*) AS row_count, max(_position) AS position FROM {state} GROUP BY _key
+    SELECT _key, count(*) AS row_count, max(_position) AS position, max({{'hlc': _hlc, 'source': _source}}) AS stamp
+    FROM {state} GROUP BY _key
 ), paired AS (
-    SELECT coalesce(held._key, known._key) AS key, held.row_count AS row_count, held.position AS position,
-        known._key IS NOT NULL AS is_known, known.position AS newest,
+    SELECT coalesce(held._key, known._key) AS key, held.row_count AS row_count,
+        known._key IS NOT NULL AS is_known,
+        NOT list_contains(positions, held.position) OR (len(positions) > 1 AND stamp <> live) AS is_old,
         coalesce(live > dead, live IS NOT NULL) AS is_alive
     FROM held FULL JOIN known ON held._key = known._key
 )
 SELECT key, row_count IS NOT NULL AS is_there, is_known,
     coalesce(row_count > 1, false) AS doubled,
-    coalesce(is_known AND is_alive AND position <> newest, false) AS stale,
+    coalesce(is_known AND is_alive AND is_old, false) AS stale,
     is_known AND is_alive AND row_count IS NULL AS missing,
     is_known AND NOT is_alive AND row_count IS NOT NULL AS extra
 FROM paired
@@ -88,9 +93,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_obj
-def verify(remote: "Remote", tables: tuple[str, ...], as_json: bool) -> None:
+@json_option
+@asking(Remote)
+def verify(remote: Remote, tables: tuple[str, ...], as_json: bool) -> None:
     """Check states against their histories: all tables, or those named. Ends with 1 where something is wrong."""
     from mainstem.client import connect_duckdb
 
@@ -109,8 +114,9 @@ def verify(remote: "Remote", tables: tuple[str, ...], as_json: bool) -> None:
 @click.argument("table")
 @click.option("--force", is_flag=True, help="Go on where the history does not have all of the state.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.pass_obj
-def rebuild(remote: "Remote", table: str, force: bool, yes: bool) -> None:
+@json_option
+@asking(Remote)
+def rebuild(remote: Remote, table: str, force: bool, yes: bool, as_json: bool) -> None:
     """Make a table's state anew from its history. The pipeline does it; the table's ingest waits meanwhile."""
     name = _parsed(table)
     remote.table(str(name), "refs")
@@ -127,9 +133,11 @@ def rebuild(remote: "Remote", table: str, force: bool, yes: bool) -> None:
     if job["state"] != JobState.DONE:
         raise click.ClickException(f"{name} was not rebuilt: {job.get('error') or job['state']}")
     done = job["progress"]["rebuild"]
-    Console().print(
+    tell(
         f"{name} was rebuilt from {done['changesRead']:,} changes: {done['rowsBefore']:,} rows before,"
-        f" {done['rowsWritten']:,} now"
+        f" {done['rowsWritten']:,} now",
+        {"table": str(name), **done},
+        as_json=as_json,
     )
 
 
@@ -140,8 +148,8 @@ def _parsed(table: str) -> TableName:
         raise click.ClickException(str(error)) from error
 
 
-def _judged(remote: "Remote", connection: "DuckDBPyConnection", name: TableName) -> Verdict:
-    """Check one state. What is wrong with one table keeps nobody from checking the others."""
+def _judged(remote: Remote, connection: "DuckDBPyConnection", name: TableName) -> Verdict:
+    """Check one state. An error of one table is reported, and the others are checked all the same."""
     import duckdb
 
     try:
@@ -150,13 +158,15 @@ def _judged(remote: "Remote", connection: "DuckDBPyConnection", name: TableName)
         return Verdict(str(name), 0, 0, error=str(error))
 
 
-def _judge(remote: "Remote", connection: "DuckDBPyConnection", name: TableName) -> Verdict:
+def _judge(remote: Remote, connection: "DuckDBPyConnection", name: TableName) -> Verdict:
     state, history = _snapshots(remote, str(name), str(name.history))
     if state is None or history is None:
         return Verdict(str(name), 0, 0)
-    connection.execute(
-        _JUDGED.format(state=_at(name.levels, name.table, state), history=_at(name.levels, name.history.table, history))
-    )
+    there = _at(name.levels, name.history.table, history)
+    names = [column for column, *_ in connection.execute(f"DESCRIBE SELECT * FROM {there}").fetchall()]
+    # A history from before its rows said of which log they are.
+    log = f"coalesce({LOG}, '')" if LOG in names else "''"
+    connection.execute(_JUDGED.format(state=_at(name.levels, name.table, state), history=there, log=log))
     counts = "count(*) FILTER (WHERE is_there), count(*) FILTER (WHERE is_there AND NOT is_known)"
     keys, unchecked = connection.execute(f"SELECT {counts} FROM judged").fetchall()[0]
     doubled, stale, missing, extra = (_fault(connection, fault) for fault in FAULTS)
@@ -169,7 +179,7 @@ def _fault(connection: "DuckDBPyConnection", fault: str) -> Fault:
     return Fault(count, [str(key) for (key,) in rows])
 
 
-def _states(remote: "Remote") -> Iterator[TableName]:
+def _states(remote: Remote) -> Iterator[TableName]:
     """Every table that has the columns of a state, and a history beside it."""
     for levels in remote.namespaces():
         names = set(remote.names(levels, "tables"))
@@ -179,7 +189,7 @@ def _states(remote: "Remote") -> Iterator[TableName]:
                 yield name
 
 
-def _may_be_state(remote: "Remote", name: TableName) -> bool:
+def _may_be_state(remote: Remote, name: TableName) -> bool:
     try:
         return _is_state(remote.table(str(name), "refs"))
     except click.ClickException:
@@ -192,7 +202,7 @@ def _is_state(document: dict[str, Any]) -> bool:
     return {name for name, _ in STATE_COLUMNS} <= {field["name"] for field in schema["fields"]}
 
 
-def _snapshots(remote: "Remote", state: str, history: str) -> tuple[int | None, int | None]:
+def _snapshots(remote: Remote, state: str, history: str) -> tuple[int | None, int | None]:
     """The heads of both, at one point of the log. Both are committed at once, but they are asked for in turn."""
     heads: list[int | None] = []
     for _ in range(LOOKS_MAX):
@@ -220,14 +230,11 @@ def _at(levels: Sequence[str], table: str, snapshot: int) -> str:
 
 
 def _show(verdicts: Sequence[Verdict]) -> None:
-    console = Console()
-    view = Table("table", title="States against their histories", title_justify="left")
-    for heading in ("keys", "unchecked", *FAULTS):
-        view.add_column(heading, justify="right")
+    view = View("table", "keys", "unchecked", *FAULTS, title="States against their histories")
     for verdict in verdicts:
-        faults = [f"{getattr(verdict, fault).keys:,}" for fault in FAULTS]
-        view.add_row(verdict.table, f"{verdict.keys:,}", f"{verdict.unchecked:,}", *faults)
-    console.print(view)
+        faults = [getattr(verdict, fault).keys for fault in FAULTS]
+        view.add(verdict.table, verdict.keys, verdict.unchecked, *faults)
+    show(view)
     for verdict in verdicts:
         for fault in FAULTS:
             found: Fault = getattr(verdict, fault)

@@ -2,7 +2,7 @@
 
     python -m mainstem.app.demo.todo --page clients/typescript/apps/todo/dist
 
-The page is plain files on a port of its own: an application is served by whoever wrote it, and syncs across origins.
+The page is plain files on a port of its own: an application is served by its own server, and syncs across origins.
 """
 
 import argparse
@@ -27,7 +27,7 @@ QUERY = '{"sql": "SELECT title, done FROM todos.todos"}'
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Nobody reads this."""
+        """Print no line per request."""
 
     def end_headers(self) -> None:
         # The page's own service worker keeps copies; the browser's cache would hide a new build.

@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mainstem.catalog import Store, TableIdent
-from mainstem.catalog.store import Kind, Pointer
+from mainstem.catalog.stores.store import Kind, Pointer
+from mainstem.feeds.cursors import is_told_apart
 from mainstem.log import Log
 from mainstem.model import NOWHERE, LogId, LogPosition, MainstemError
 
@@ -22,16 +24,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READERS = 8
+# With half of all cursors taken, not one start in 10^19 needs more.
+TRIES_MAX = 64
 
 
 async def vouch(log: Log, store: Store, delta: "Callable[[], DeltaTables]") -> None:
-    """Give the log a new identity where a table is ahead of it."""
+    """Give the log a new identity where a table is ahead of it, or where its cursors could pass for another log's."""
     here = log.lineage.log
     ahead = await asyncio.to_thread(_first_ahead, store, delta, here, log.durable)
-    if ahead is None:
-        return
-    await log.renew_identity()
-    logger.warning("the log %s ends at %d, but %s: it goes on as the log %s", here, log.durable, ahead, log.lineage.log)
+    if ahead is not None:
+        await log.renew_identity()
+    if log.durable < log.lineage.spans[-1].first:
+        # It has issued nothing yet. Tables know of a log that was lost, or of another gateway's.
+        others = await asyncio.to_thread(logs_of, store, delta)
+        for _ in range(TRIES_MAX):
+            if is_told_apart(log.lineage.log, others):
+                break
+            await log.renew_identity()
+        else:
+            logger.error("the cursors of the log %s may pass for those of another: %d are known", here, len(others))
+    if ahead is not None:
+        logger.warning(
+            "the log %s ends at %d, but %s: it goes on as the log %s", here, log.durable, ahead, log.lineage.log
+        )
+
+
+def logs_of(store: Store, delta: "Callable[[], DeltaTables]") -> set[LogId]:
+    """Every log that a table has a mark of."""
+    generic = store.entries(None, Kind.GENERIC)
+    found = {each for _, pointer in (*store.entries(None, Kind.TABLE), *generic) for each in pointer.marks}
+    if generic:
+        tables = delta()
+        for ident, pointer in generic:
+            if tables.is_at(ident.table_name, pointer.location):
+                with suppress(MainstemError, OSError):
+                    found |= tables.marks(ident.table_name).keys()
+    return found
 
 
 def _first_ahead(store: Store, delta: "Callable[[], DeltaTables]", log: LogId, last: LogPosition) -> str | None:

@@ -16,7 +16,7 @@ from mainstem.doors.kafka.dispatch import Table
 from mainstem.doors.kafka.grouping import Grouping
 from mainstem.doors.kafka.transacting import Transacting, check_transaction
 from mainstem.feeds.groups.coordinator import Coordinator
-from mainstem.feeds.groups.modern import Topic
+from mainstem.feeds.groups.modern_values import Topic
 from mainstem.feeds.groups.offsets import Offsets
 from mainstem.feeds.groups.outbox import Outbox
 from mainstem.feeds.groups.section import Writer

@@ -3,7 +3,6 @@
 import io
 from collections import OrderedDict
 from threading import Lock
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainstem.feeds.topics.segments import json_record, letter_texts
-from mainstem.formats.delta.log import AddFile
+from mainstem.formats.delta.log import AddFile, file_below
 from mainstem.query.delta import DeltaVersion
 from mainstem.wire.kafka.opening import Record
 
@@ -49,17 +48,6 @@ class Letters:
                 return found, max(found).offset + 1
         return found, before
 
-    def first_at(self, version: DeltaVersion, partition: int, offset: int, timestamp: int) -> Record | None:
-        """The first record from an offset on whose time is the given one or later."""
-        found: list[Record] = []
-        for low, file in self._files(version, partition, offset, 1 << 62):
-            if found and min(found).offset < low:
-                break
-            texts = _of_partition(_rows(version, file), partition)["text"].to_pylist()
-            mine = [json_record(text) for text in texts]
-            found += [record for record in mine if record.offset >= offset and record.timestamp >= timestamp]
-        return min(found, default=None)
-
     def _files(self, version: DeltaVersion, partition: int, offset: int, before: int) -> list[tuple[int, AddFile]]:
         """The files that have such records, each with the first of them, in that order."""
         found = []
@@ -94,7 +82,7 @@ LETTERS = Letters()
 
 def _rows(version: DeltaVersion, file: AddFile) -> pa.Table:
     """The key and the text of every letter that is one record."""
-    data = version.storage.read(f"{version.path}/{unquote(file.path)}")
+    data = version.storage.read(file_below(version.path, file.path))
     rows = pq.read_table(io.BytesIO(data), columns=_COLUMNS)
     texts, is_record = letter_texts(rows["_columns"], rows["_metadata"])
     return pa.table({"key": rows["_key"], "text": texts}).filter(is_record)

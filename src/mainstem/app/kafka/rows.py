@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -20,11 +19,10 @@ from mainstem.app.kafka.letters import LETTERS
 from mainstem.app.query import CatalogLake
 from mainstem.feeds.topics.retention import StoredFile
 from mainstem.feeds.topics.segments import JSON_PREFIX
-from mainstem.formats.delta.engine import PLACES, engine_of
-from mainstem.formats.delta.log import AddFile, DeltaLog
+from mainstem.formats.delta.files.engine import PLACES, engine_of
+from mainstem.formats.delta.log import AddFile, DeltaLog, file_below
 from mainstem.formats.delta.transaction import Commit, Replacement, Transaction
 from mainstem.model import NotFound, TableName
-from mainstem.model.change import SOURCE_TIME_MS_MAX
 from mainstem.query.delta import DeltaVersion
 from mainstem.wire.kafka.opening import Record
 
@@ -104,27 +102,6 @@ class TopicRows:
     def _letters_of(self, table: TableName, version: DeltaVersion | None) -> DeltaVersion | None:
         """Where a topic whose values are JSON has the records that are no rows. It may have no others."""
         return None if version is not None and not _prefix(version) else self._version(table.dead_letters)
-
-    def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
-        """The first record from an offset on whose time is the given one or later."""
-        import pyarrow.compute as pc
-
-        version = self._version(table)
-        # A client's number: what no calendar has is before or after everything.
-        wanted = dt.datetime.fromtimestamp(max(0, min(timestamp, SOURCE_TIME_MS_MAX)) / 1000, dt.UTC)
-        found: list[Record] = []
-        for low, file, prefix in self._files(version, partition, offset):
-            assert version is not None
-            if found and min(found).offset < low:
-                break
-            rows = _rows(version, file, prefix, offset, 1 << 62)
-            times = rows[f"{prefix}timestamp"]
-            rows = rows.filter(pc.greater_equal(times, pa.scalar(wanted, times.type)))
-            found += _as_records(rows, prefix)
-        if (letters := self._letters_of(table, version)) is not None:
-            first = LETTERS.first_at(letters, partition, offset, timestamp)
-            found += [] if first is None else [first]
-        return min(found, default=None)
 
     def files(self, table: TableName) -> list[StoredFile]:
         """Every file of a topic's table, by what the table's log says of it."""
@@ -216,7 +193,7 @@ def _sorted_rows(version: DeltaVersion, file: AddFile, prefix: str) -> tuple[npt
 
 
 def _rows(version: DeltaVersion, file: AddFile, prefix: str, offset: int, before: int) -> pa.Table:
-    data = version.storage.read(f"{version.path}/{unquote(file.path)}")
+    data = version.storage.read(file_below(version.path, file.path))
     column = f"{prefix}offset"
     return pq.read_table(
         io.BytesIO(data),

@@ -10,7 +10,6 @@ from functools import partial
 
 from mainstem.admission import Authenticator, Gate, Limits, Users
 from mainstem.admission.quotas import Quotas
-from mainstem.app.config import ServerConfig
 from mainstem.app.kafka.config import MIB, KafkaConfig
 from mainstem.app.kafka.groups import Coordination, make_coordination
 from mainstem.app.kafka.rows import TopicRows
@@ -23,7 +22,7 @@ from mainstem.doors.kafka.dispatch import Table
 from mainstem.doors.kafka.door import KafkaDoor
 from mainstem.doors.kafka.fetching import Fetching
 from mainstem.doors.kafka.throttling import Throttle
-from mainstem.feeds.tap import Tap
+from mainstem.feeds.declared import Declared
 from mainstem.feeds.topics.reading import Reader, tail_batches
 from mainstem.feeds.topics.retention import first_to_keep, spent
 from mainstem.feeds.topics.sections import Sections
@@ -32,6 +31,7 @@ from mainstem.feeds.topics.tail import Held
 from mainstem.feeds.topics.topics import Topics, TopicsSettings
 from mainstem.feeds.topics.views import Views
 from mainstem.log import Log
+from mainstem.log.tap import Tap
 from mainstem.model import MainstemError, TableName
 from mainstem.runtime.clock import Clock
 from mainstem.wire.kafka.payload import Mode
@@ -59,14 +59,10 @@ class Kafka:
     coordination: Coordination
     quotas: Quotas
 
-    async def open(self, listener: socket.socket, server: ServerConfig) -> None:
+    async def open(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Let clients in. What they are told to connect to is where the door listens, unless it is said."""
         if not self.config.advertised:
             self.cluster.port = listener.getsockname()[1]
-        tls = None
-        if server.tls_cert:
-            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            tls.load_cert_chain(server.tls_cert, server.tls_key)
         await self.door.start(listener, tls)
         print(f"mainstem's Kafka door listens on {self.cluster.host}:{self.cluster.port}", flush=True)
 
@@ -129,6 +125,7 @@ def make_kafka(
     backlog_bytes_max: int,
     lake: CatalogLake,
     history: LakeHistory,
+    declared: Declared,
     clock: Clock,
     host: str,
     sections: Sections,
@@ -156,7 +153,7 @@ def make_kafka(
         host=told_host or host,
         port=int(told_port or config.port),
         topics=topics,
-        views=Views(log, tap, history, partial(_exists, lake)),
+        views=Views(log, tap, history, partial(_exists, lake), declared),
         auto_create=config.auto_create,
     )
     table = Table()

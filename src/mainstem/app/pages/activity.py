@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mainstem.admission import Dedup, Principal
-from mainstem.admission.gate import RESERVED_SOURCES
+from mainstem.admission.sources import RESERVED_SOURCES
 from mainstem.doors.admin import activity as door
 from mainstem.model import LogPosition
 from mainstem.runtime.clock import Clock
@@ -55,6 +55,14 @@ class Activity:
         """Note how far everything is."""
         self._samples.append(Sample(self._clock.now_ms(), self._durable(), self._carried()))
 
+    def waits_since(self) -> int | None:
+        """A time at which nothing of what the tables lack had come yet: at most one sample before its first change.
+
+        None where that is longer ago than the samples go back.
+        """
+        carried = self._carried()
+        return next((each.at_ms for each in reversed(self._samples) if each.durable <= carried), None)
+
     def charts(self) -> door.Charts:
         """The samples that are kept."""
         samples = list(self._samples)
@@ -67,11 +75,8 @@ class Activity:
         )
 
     def clients(self, principal: Principal, limit: int) -> door.Clients:
-        """The sources that the principal may see: one that is bound to namespaces has sources of its own."""
+        """The sources that the principal may see: one that is bound to namespaces or tables has sources of its own."""
         own = principal.source("")
-        if not own and not principal.is_unbounded:
-            # Bound to tables alone: no source is its own.
-            return door.Clients(clients=[], total=0, cdc_connections=0, sync_connections=0)
         found: list[door.Client] = []
         total = 0
         for number, name in enumerate(reversed(self._dedup)):
@@ -82,7 +87,7 @@ class Activity:
             total += 1
             if len(found) < limit:
                 found.append(self._client(name))
-        cdc, sync = self._connections()
+        cdc, sync = self._connections() if principal.is_unbounded else (None, None)
         return door.Clients(clients=found, total=total, cdc_connections=cdc, sync_connections=sync)
 
     def _client(self, name: str) -> door.Client:

@@ -1,11 +1,11 @@
-"""Tables of either format in the words of the admin doors: what is shown of them, whoever asks."""
+"""Tables of either format in the words of the admin doors: what is shown of them, by console and API alike."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mainstem.catalog.metadata import current_snapshot_id
-from mainstem.catalog.schemas import Document
+from mainstem.catalog.metadata.schemas import Document
 from mainstem.doors.admin import insight as door
+from mainstem.formats.iceberg.snapshots import current_snapshot_id
 from mainstem.model import Lineage, TableName
 from mainstem.tables.maintenance import count_of
 from mainstem.tables.marks import positions_of

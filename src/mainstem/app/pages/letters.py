@@ -9,14 +9,21 @@ import hashlib
 import logging
 import zlib
 from collections.abc import Callable, Iterable
-from datetime import datetime
-from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from mainstem.admission import Intake, Principal
 from mainstem.admission.intake import Ticket
+from mainstem.app.pages.letter_rows import (
+    LetterRow,
+    count_letters,
+    exact_value,
+    has_reason,
+    raw_object,
+    select_letters,
+    value_of,
+)
 from mainstem.app.pages.tables import shown_name
 from mainstem.catalog import Catalog
 from mainstem.doors.admin import letters as door
@@ -28,17 +35,17 @@ from mainstem.model import (
     Encoding,
     Hlc,
     Invalid,
-    MainstemError,
     NotFound,
     Operation,
     SourceId,
     TableName,
     parse_table_name,
 )
+from mainstem.model.hlc import check_drift
 from mainstem.model.names import DEAD_LETTERS_SUFFIX
 from mainstem.query.engine import QueryEngine, QueryRequest
-from mainstem.query.ports import LoadedTable
-from mainstem.sql import duckdb_name, duckdb_text
+from mainstem.query.ports import LoadedTable, named_tables
+from mainstem.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -52,41 +59,9 @@ OTHER_REASONS = "other"
 # How often tables are looked at, and at most so many of them.
 COUNT_INTERVAL_S = 5.0
 TABLES_MAX = 1_000
-# What varies from letter to letter stands between quotes.
-_REASON = "regexp_replace(_reason, '''.*''', '''…''')"
-_COLUMNS = (
-    "_position, _hlc, _op, _key, _columns, _before, _source, _sequence, _id, _time, _source_time, _metadata, _reason"
-)
 
 _encode = msgspec.msgpack.Encoder().encode
-
-
-class _Row(NamedTuple):
-    """A letter as its table has it."""
-
-    position: int
-    hlc: int
-    op: str
-    key: str
-    columns: str | None
-    before: str | None
-    source: str
-    sequence: int | None
-    id: str | None
-    time: datetime | None
-    source_time: datetime | None
-    metadata: str | None
-    reason: str
-
-    @property
-    def number(self) -> int:
-        """What dedup knows the letter by: of its whole content, since positions of another log may be the same."""
-        told = msgspec.json.encode([*self[:9], self.reason])
-        return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big") >> 2
-
-    @property
-    def letter_id(self) -> str:
-        return f"{self.position}-{self.number:x}"
+_decode = msgspec.msgpack.Decoder(list[Change]).decode
 
 
 class DeadLetters:
@@ -99,6 +74,7 @@ class DeadLetters:
         engine: QueryEngine,
         intake: Intake,
         kind_of: Callable[[TableName], str],
+        clock: Clock,
     ) -> None:
         """`kind_of` says of which kind a door's own table is: empty for every other."""
         self._catalog = catalog
@@ -106,6 +82,7 @@ class DeadLetters:
         self._engine = engine
         self._intake = intake
         self._kind_of = kind_of
+        self._clock = clock
         self._news = asyncio.Event()
         # By logical table: at which version it was counted, and what was found.
         self._counted: dict[TableName, tuple[object, DeadLetterStatus]] = {}
@@ -142,8 +119,8 @@ class DeadLetters:
                 continue
             try:
                 self._counted[name] = version, await self._count(name)
-            # What is wrong with one table of letters (anybody may make one of that name) is told of that one.
-            except MainstemError as error:
+            # The edge of one table: anybody may make one of that name, with anything in it.
+            except Exception as error:
                 logger.warning("the dead letters of %s could not be counted: %s", name, error)
 
     def _versions(self) -> dict[TableName, object]:
@@ -159,9 +136,8 @@ class DeadLetters:
         return found
 
     async def _count(self, name: TableName) -> DeadLetterStatus:
-        sql = f"SELECT {_REASON} AS reason, count(*) FROM {_table(name)} GROUP BY 1 ORDER BY 2 DESC, 1"
         reasons: dict[str, int] = {}
-        for reason, count in await self._ask(sql, 10_000):
+        for reason, count in await self._ask(count_letters(name), 10_000):
             kept = str(reason) if len(reasons) < REASONS_MAX else OTHER_REASONS
             reasons[kept] = reasons.get(kept, 0) + int(count)
         replayed = await self._replayed(name)
@@ -174,7 +150,7 @@ class DeadLetters:
         count = 0
         for first in range(0, len(buckets), _BUCKETS_PER_QUERY):
             some = ", ".join(buckets[first : first + _BUCKETS_PER_QUERY])
-            sql = f"SELECT {_COLUMNS} FROM {_table(name)} WHERE _position // {_POSITIONS_PER_SOURCE} IN ({some})"
+            sql = select_letters(name, f"_position // {_POSITIONS_PER_SOURCE} IN ({some})")
             rows = await self._rows(sql, _POSITIONS_PER_SOURCE * _BUCKETS_PER_QUERY)
             count += sum(self._is_replayed(name, row) for row in rows)
         return count
@@ -187,11 +163,10 @@ class DeadLetters:
         """Some of a table's letters, the newest first."""
         table = shown_name(name, principal).logical
         wanted = [] if before is None else [f"_position < {before}"]
-        wanted += [] if reason is None else [f"{_REASON} = {duckdb_text(reason)}"]
-        where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
-        sql = f"SELECT {_COLUMNS} FROM {_table(table)}{where} ORDER BY _position DESC"
+        wanted += [] if reason is None else [has_reason(reason)]
+        sql = select_letters(table, " AND ".join(wanted), "_position DESC")
         try:
-            rows = [_Row(*row) for row in await self._ask(sql, limit + 1)]
+            rows = [LetterRow(*row) for row in await self._ask(sql, limit + 1)]
             counts = await self._count(table)
         except NotFound:
             return door.Letters(letters=[], truncated=False, total=0, replayed=0, reasons={})
@@ -210,6 +185,7 @@ class DeadLetters:
             raise NotFound(f"table does not exist. got={name[:300]}")
         if not principal.may_write(table):
             raise Denied(f"the token does not let {principal.sub!r:.100} write this table. got={table}")
+        self._intake.gate.tables([str(table)], principal)
         if kind := self._kind_of(table):
             raise Invalid(f"a table that a door of its own fills takes no replay. got={table}, a {kind}")
         rows, remaining, failures = await self._chosen(table, asked)
@@ -220,6 +196,8 @@ class DeadLetters:
                 mend = mends.get(row.letter_id)
                 columns, drop = (mend.columns, mend.drop) if mend else (asked.columns, asked.drop)
                 try:
+                    # No clock that the log ever gave out is ahead: everybody's would follow one that is.
+                    check_drift(Hlc(row.hlc), self._clock.now_ms())
                     batch = _batch(table, row, columns, drop, self._intake.gate.limits.check_event)
                     tickets.append((row.letter_id, self._intake.take(batch)))
                 except Invalid as error:
@@ -247,7 +225,9 @@ class DeadLetters:
         duplicates = sum(ticket.duplicate and not ticket.failed for _, ticket in tickets)
         return door.Replayed(replayed=durable, duplicates=duplicates, failures=failures, remaining=remaining)
 
-    async def _chosen(self, table: TableName, asked: door.Replay) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
+    async def _chosen(
+        self, table: TableName, asked: door.Replay
+    ) -> tuple[list[LetterRow], bool, list[door.NotReplayed]]:
         """The letters that are meant, whether there are more, and which of them are not there."""
         ways = [bool(asked.letters), asked.reason is not None, asked.all]
         if sum(ways) != 1:
@@ -255,19 +235,21 @@ class DeadLetters:
         if not asked.letters:
             return await self._every(table, asked.reason)
         positions = sorted({int(mend.id.partition("-")[0]) for mend in asked.letters})
-        sql = f"SELECT {_COLUMNS} FROM {_table(table)} WHERE _position IN ({', '.join(map(str, positions))})"
+        sql = select_letters(table, f"_position IN ({', '.join(map(str, positions))})")
         found = {row.letter_id: row for row in await self._rows(sql, door.LETTERS_MAX * 2)}
         wanted = list(dict.fromkeys(mend.id for mend in asked.letters))
         missing = [door.NotReplayed(id=each, error="no such dead letter") for each in wanted if each not in found]
         return [found[each] for each in wanted if each in found], False, missing
 
-    async def _every(self, table: TableName, reason: str | None) -> tuple[list[_Row], bool, list[door.NotReplayed]]:
+    async def _every(
+        self, table: TableName, reason: str | None
+    ) -> tuple[list[LetterRow], bool, list[door.NotReplayed]]:
         """Letters of a reason, or all, that were not replayed yet: the oldest first, as many as one call takes."""
-        wanted = "" if reason is None else f" AND {_REASON} = {duckdb_text(reason)}"
-        found: list[_Row] = []
+        wanted = "" if reason is None else f" AND {has_reason(reason)}"
+        found: list[LetterRow] = []
         after = -1
         while len(found) <= door.LETTERS_MAX:
-            sql = f"SELECT {_COLUMNS} FROM {_table(table)} WHERE _position > {after}{wanted} ORDER BY _position"
+            sql = select_letters(table, f"_position > {after}{wanted}", "_position")
             rows = await self._rows(sql, door.LETTERS_MAX * 4)
             found += [row for row in rows if not self._is_replayed(table, row)]
             if len(rows) < door.LETTERS_MAX * 4:
@@ -275,39 +257,39 @@ class DeadLetters:
             after = rows[-1].position
         return found[: door.LETTERS_MAX], len(found) > door.LETTERS_MAX, []
 
-    async def _rows(self, sql: str, limit: int) -> list[_Row]:
+    async def _rows(self, sql: str, limit: int) -> list[LetterRow]:
         try:
-            return [_Row(*row) for row in await self._ask(sql, limit)]
+            return [LetterRow(*row) for row in await self._ask(sql, limit)]
         except NotFound:
             return []
 
     async def _ask(self, sql: str, limit: int) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
-        async with self._engine.open(QueryRequest(sql=sql, limit=limit), _named_ones) as running:
+        async with self._engine.open(QueryRequest(sql=sql, limit=limit), named_tables) as running:
             async for batch in running.batches():
                 rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return rows
 
-    def _is_replayed(self, table: TableName, row: _Row) -> bool:
+    def _is_replayed(self, table: TableName, row: LetterRow) -> bool:
         return self._intake.gate.dedup.has(_source(table, row), row.number)
 
-    def _shown(self, table: TableName, row: _Row) -> door.Letter:
+    def _shown(self, table: TableName, row: LetterRow) -> door.Letter:
         return door.Letter(
             id=row.letter_id,
             position=row.position,
             key=row.key,
             operation=row.op,
-            columns=_json(row.columns),
-            before=_json(row.before),
+            columns=value_of(row.columns),
+            before=value_of(row.before),
             source=row.source,
-            arrived_ms=None if row.time is None else round(row.time.timestamp() * 1000),
+            arrived_ms=row.time_ms,
             reason=row.reason,
             replayed=self._is_replayed(table, row),
         )
 
 
 def _batch(
-    table: TableName, row: _Row, columns: dict[str, Any], drop: Iterable[str], check: Callable[[int], None]
+    table: TableName, row: LetterRow, columns: dict[str, Any], drop: Iterable[str], check: Callable[[int], None]
 ) -> Batch:
     """The change, as it came or mended, under its own clock."""
     change = Change(
@@ -322,13 +304,17 @@ def _batch(
         batch_sequence=row.number,
         sequence=row.sequence,
         id=row.id,
-        source_time_ms=None if row.source_time is None else round(row.source_time.timestamp() * 1000),
+        source_time_ms=row.source_time_ms,
         metadata={**(_object(row.metadata) or {}), "deadLetter": row.letter_id, "deadLetterSource": row.source},
     )
     try:
         payload = _encode([change])
+        # As it will be read when the log is sealed: what cannot be read then would stop everybody's changes.
+        _decode(payload)
     except OverflowError as error:
         raise Invalid("a number of the letter has more than 64 bits: give the column as text") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Invalid(f"the letter is no change. got={error}") from error
     check(len(payload))
     return Batch(
         source=change.source,
@@ -343,61 +329,19 @@ def _batch(
 
 
 def _mended(text: str | None, columns: dict[str, Any], drop: frozenset[str]) -> dict[str, Any]:
-    own = {} if text is None else _decode_raw(text)
+    own = {} if text is None else raw_object(text)
     kept = {name: value for name, value in own.items() if name not in drop and name not in columns}
-    return {name: _exact(name, value) for name, value in kept.items()} | columns
-
-
-def _decode_raw(text: str) -> dict[str, msgspec.Raw]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:
-        # Not an object: that may be why it did not fit. Nothing of it is kept but what it is mended with.
-        return {}
-
-
-def _exact(name: str, raw: msgspec.Raw) -> Any:
-    """A value, where reading it loses nothing."""
-
-    def exact_float(text: str) -> float:
-        value = float(text)
-        if Decimal(text) != Decimal(repr(value)):
-            raise ValueError(text)
-        return value
-
-    try:
-        return msgspec.json.Decoder(float_hook=exact_float).decode(raw)
-    except (msgspec.DecodeError, ValueError, ArithmeticError) as error:
-        raise Invalid(
-            f"a number is finer than 64 bits: give the column as text in `columns`. column={name[:100]!r} got={error}"
-        ) from error
+    return {name: exact_value(name, value) for name, value in kept.items()} | columns
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
-    found = _json(text)
+    found = value_of(text)
     return found if isinstance(found, dict) else None
-
-
-def _json(text: str | None) -> Any:
-    try:
-        return None if text is None else msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
 
 
 def _source_prefix(table: TableName) -> str:
     return f"{SOURCE}{hashlib.blake2b(str(table).encode(), digest_size=8).hexdigest()}/"
 
 
-def _source(table: TableName, row: _Row) -> SourceId:
+def _source(table: TableName, row: LetterRow) -> SourceId:
     return SourceId(f"{_source_prefix(table)}{row.position // _POSITIONS_PER_SOURCE}")
-
-
-def _named_ones(name: TableName) -> bool:
-    """Whether a query of ours may read a table. A scope of its own, so that DuckDB gets the folders of the named tables
-    only: a table of letters is anybody's to make, and its manifests may name files of others."""
-    return name.table.endswith(DEAD_LETTERS_SUFFIX)
-
-
-def _table(name: TableName) -> str:
-    return f"{duckdb_name(name.namespace)}.{duckdb_name(name.dead_letters.table)}"

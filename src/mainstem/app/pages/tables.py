@@ -6,9 +6,10 @@ from typing import Any
 
 from mainstem.admission import Principal
 from mainstem.app.insight import Observer
+from mainstem.app.pages.activity import Activity
 from mainstem.app.pages.describing import ShownTable, by_id, current_of, snapshot_view, type_words, view_of
 from mainstem.catalog import Catalog, Commit, TableIdent
-from mainstem.catalog.rollback import rollback_commit
+from mainstem.catalog.metadata.rollback import rollback_commit
 from mainstem.doors.admin import tables as door
 from mainstem.doors.admin.server import Status, TableStatus
 from mainstem.model import DEFAULT_NAMESPACE, Denied, Invalid, Lineage, NotFound, TableName
@@ -24,6 +25,12 @@ def shown_name(text: str, principal: Principal) -> TableName:
     return name
 
 
+def behind_s(now_ms: int, committed_ms: int | None, waits_since_ms: int | None) -> float:
+    """How old what a table lacks is at most. Its last commit alone would say hours of one that was idle for hours."""
+    known = [each for each in (committed_ms, waits_since_ms) if each is not None]
+    return round(max(0, now_ms - max(known)) / 1000, 1) if known else 0.0
+
+
 class Tables:
     """Answers the door's questions about one table."""
 
@@ -34,7 +41,9 @@ class Tables:
         status: Callable[[], Status],
         lineage: Callable[[], Lineage],
         clock: Clock,
+        activity: Activity,
     ) -> None:
+        self._activity = activity
         self._catalog = catalog
         self._observer = observer
         self._status = status
@@ -45,7 +54,9 @@ class Tables:
         """One table."""
         asked = shown_name(name, principal)
         status = self._status().tables.get(str(asked.logical))
-        return await asyncio.to_thread(self._detail, asked, status, principal.may_write(asked))
+        return await asyncio.to_thread(
+            self._detail, asked, status, principal.may_write(asked), waits_since=self._activity.waits_since()
+        )
 
     async def snapshots(self, principal: Principal, name: str, limit: int) -> door.Snapshots:
         """Its snapshots, the latest first."""
@@ -74,17 +85,22 @@ class Tables:
             raise NotFound(f"table does not exist. got={name}")
         return found
 
-    def _detail(self, name: TableName, status: TableStatus | None, may_write: bool) -> door.TableDetail:
+    def _detail(
+        self, name: TableName, status: TableStatus | None, may_write: bool, waits_since: int | None
+    ) -> door.TableDetail:
         table = self._load(name, door.SNAPSHOTS_MAX)
         rows = self._observer.rows(table, table.shown())
         lag = 0 if status is None else status.lag_changes
         committed = (current_of(table.document) or {}).get("timestamp-ms")
-        behind_s = 0.0 if not lag else (self._clock.now_ms() - (committed or self._clock.now_ms())) / 1000
         others = (name.history, name.dead_letters) if name == name.logical else ()
         there = [self._exists(each) for each in others] or [None, None]
         return door.TableDetail(
             view=view_of(table, self._lineage(), rows, lag, None if status is None else status.error),
-            freshness=door.Freshness(lag_changes=lag, behind_s=round(behind_s, 1), last_commit_ms=committed),
+            freshness=door.Freshness(
+                lag_changes=lag,
+                behind_s=behind_s(self._clock.now_ms(), committed, waits_since) if lag else 0.0,
+                last_commit_ms=committed,
+            ),
             properties={key: str(value) for key, value in (table.document.get("properties") or {}).items()},
             history=there[0],
             dead_letters=there[1],

@@ -82,7 +82,7 @@ def _digest(*parts: str) -> str:
 
 
 def main() -> int:
-    """Make it, unless it is there. That it could not be made is told, and keeps nobody from anything."""
+    """Make it, unless it is there. Where it cannot be made, that is logged and Spark starts without it."""
     try:
         java = check_java()
         if find_archive(java) is None:

@@ -114,12 +114,16 @@ def _resolve(scratch: Path, coordinates: tuple[str, ...], mirror: str) -> list[s
 
 
 def main(arguments: list[str]) -> int:
-    """Fetch what is missing, and say so: `python -m mainstem.app.spark.jars [MIRROR]`."""
+    """Fetch what is missing, and say so: `python -m mainstem.app.spark.jars [--s3] [MIRROR]`."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    mirror = next((each for each in arguments if each != "--s3"), "")
+    wanted = (COORDINATES, S3_COORDINATES) if "--s3" in arguments else (COORDINATES,)
     try:
-        if not find_jars():
-            print("fetching the jars for Spark, Iceberg and Delta (once)", flush=True)
-        ensure_jars(mirror=arguments[0] if arguments else "")
+        for coordinates in wanted:
+            if not find_jars(coordinates):
+                what = "Spark, Iceberg and Delta" if coordinates is COORDINATES else "a warehouse on S3"
+                print(f"fetching the jars for {what} (once)", flush=True)
+            ensure_jars(coordinates, mirror)
     except MainstemError as error:
         print(f"mainstem: {error}", file=sys.stderr)
         return 1

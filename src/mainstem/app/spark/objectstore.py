@@ -9,7 +9,7 @@ import msgspec
 from mainstem.catalog.settings import CatalogSettings
 from mainstem.model import LogId
 from mainstem.query.engine import EngineSettings
-from mainstem.query.sandbox import SandboxSettings
+from mainstem.query.sandbox.session import SandboxSettings
 from mainstem.sql import duckdb_text
 
 if TYPE_CHECKING:

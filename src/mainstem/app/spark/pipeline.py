@@ -18,6 +18,9 @@ from mainstem.runtime.logs import set_up_logging
 TOKEN_VARIABLE = "MAINSTEM_PIPELINE_TOKEN"
 # Properties of the catalog that name the tables' store and its keys, as JSON; none where that is a folder.
 STORE_VARIABLE = "MAINSTEM_PIPELINE_STORE"
+# Properties of a catalog that is not the gateway's own, as JSON: its token or credentials are among them. Not there: it
+# is the gateway's.
+CATALOG_VARIABLE = "MAINSTEM_PIPELINE_CATALOG"
 # Settings of Spark's, as JSON: some of them are secrets.
 SPARK_VARIABLE = "MAINSTEM_PIPELINE_SPARK"
 
@@ -37,6 +40,7 @@ def main(path: str) -> int:
             "class_archive": None if archive is None else str(archive),
             "token": os.environ.pop(TOKEN_VARIABLE, None),
             "catalog_properties": store,
+            "catalog_rest": msgspec.json.decode(os.environ.pop(CATALOG_VARIABLE, "null"), type=dict[str, str] | None),
             "spark": msgspec.json.decode(os.environ.pop(SPARK_VARIABLE, "{}"), type=dict[str, str]),
         }
         settings = PipelineSettings.from_document({**document, **told})

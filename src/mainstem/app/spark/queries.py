@@ -1,6 +1,6 @@
 """Queries on Spark, as the query package asks for them: orders for the pipeline, and the rows that it brings.
 
-Nothing of a query is at rest: whoever asked is still there, or nobody needs the answer. Runs on the event loop.
+Nothing of a query is stored: its answer is of no use once its client has left. Runs on the event loop.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from mainstem.model import Invalid, MainstemError, Overloaded
+from mainstem.model import Denied, Invalid, MainstemError, Overloaded
 from mainstem.query.ports import PinnedTable
 from mainstem.runtime.clock import Clock
 from mainstem.wire.queries import QueryFailed, QueryOrder, ViewOrder
@@ -89,7 +89,7 @@ class SparkQueries:
     # What the pipeline asks
 
     async def take(self, wait_s: float) -> QueryOrder | None:
-        """The next query that nobody has taken."""
+        """The next query that no worker has taken."""
         self._asked_s = self._clock.monotonic_s()
         try:
             async with asyncio.timeout(wait_s), self._changed:
@@ -121,7 +121,7 @@ class SparkQueries:
         return False
 
     async def fail(self, query_id: str, failed: QueryFailed) -> None:
-        """Tell whoever waits."""
+        """Tell the request that waits for it."""
         query = self._queries.get(query_id)
         if query is not None:
             await query.batches.put(failed)
@@ -131,6 +131,8 @@ class SparkQueries:
 
 
 def _as_error(failed: QueryFailed) -> MainstemError:
+    if failed.is_denied:
+        return Denied(failed.message)
     if failed.is_wrong:
         return Invalid(f"Spark does not take the statement. got={failed.message}", reason="sql_error")
     return Overloaded(f"Spark could not run the query. got={failed.message}", retry_after_s=1.0, reason="spark_failed")

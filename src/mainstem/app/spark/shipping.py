@@ -9,9 +9,12 @@ a crash or an outage at any line leaves nothing out. While the store is away the
 import asyncio
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
+from mainstem.formats.segments import is_segment_name, last_of_name
 from mainstem.log import Log
-from mainstem.log.segments import is_segment_name
+from mainstem.model import LogPosition
+from mainstem.runtime.backoff import doubled
 
 logger = logging.getLogger(__name__)
 
@@ -19,12 +22,38 @@ RETRY_S_MIN = 0.2
 RETRY_S_MAX = 10.0
 
 
+class StoredSegments:
+    """The segments that are in the store, for a gateway that takes over a log."""
+
+    def __init__(self, location: str, store: Mapping[str, str]) -> None:
+        self._location = location
+        self._store = store
+
+    def names(self) -> list[str]:
+        """What is there."""
+        from mainstem.pipeline.passes import stores
+
+        return list(stores.list_files(self._location, self._store))
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copy one to a local file."""
+        from mainstem.pipeline.passes import stores
+
+        target.write_bytes(stores.read_file(f"{self._location}/{name}", self._store))
+
+    def put(self, path: Path) -> None:
+        """Keep a local one, under its name."""
+        from mainstem.pipeline.passes import stores
+
+        stores.put_file(path, f"{self._location}/{path.name}", self._store)
+
+
 class Shipper:
     """Lives on the event loop; the store's part is done in threads. Without a location there is nothing to do."""
 
     def __init__(self, log: Log, location: str | None, store: Mapping[str, str]) -> None:
         self._log = log
-        self._location = location
+        self.location = location
         self._store = store
         # The names that are in the store; None: that has to be looked up.
         self._there: set[str] | None = None
@@ -33,26 +62,37 @@ class Shipper:
         self.error: str | None = None
         log.on_sealed(lambda _: self.wake())
 
+    @property
+    def shipped(self) -> LogPosition:
+        """Every segment up to here is in the store, or was."""
+        there = self._there or set()
+        segments = self._log.segments()
+        missing = next((segment for segment in segments if segment.path.name not in there), None)
+        if missing is not None:
+            return LogPosition(missing.first - 1)
+        return segments[-1].last if segments else self._log.sealed
+
     def wake(self) -> None:
         """The log has other segments than before."""
         self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
-        retry_s = RETRY_S_MIN
-        while self._location is not None:
+        failures = 0
+        while self.location is not None:
             self._wake.clear()
             try:
-                await self._bring_up_to_date(self._location)
+                await self._bring_up_to_date(self.location)
             # The task's edge: it is tried again, and the status says why it has not worked yet.
             except OSError as error:
                 self._there = None
+                failures += 1
+                retry_s = doubled(failures, RETRY_S_MIN, RETRY_S_MAX)
                 self.error = f"segments cannot be put into the store. got={error}"[:500]
                 logger.error("shipping.failed", extra={"error": self.error, "retry_s": retry_s})
                 await asyncio.sleep(retry_s)
-                retry_s = min(retry_s * 2, RETRY_S_MAX)
                 continue
-            self.error, retry_s = None, RETRY_S_MIN
+            self.error, failures = None, 0
             await self._wake.wait()
 
     async def _bring_up_to_date(self, location: str) -> None:
@@ -67,6 +107,8 @@ class Shipper:
             if name not in self._there:
                 await asyncio.to_thread(stores.put_file, segment.path, f"{location}/{name}", self._store)
                 self._there.add(name)
-        for name in sorted(self._there - {segment.path.name for segment in self._log.segments()}):
+        # Not what comes after our last segment: another gateway may own the log by now, and have made it.
+        ours = {name for name in self._there if last_of_name(name) <= self._log.sealed}
+        for name in sorted(ours - {segment.path.name for segment in self._log.segments()}):
             await asyncio.to_thread(stores.remove_file, f"{location}/{name}", self._store)
             self._there.remove(name)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from mainstem.runtime.backoff import doubled
 from mainstem.runtime.clock import Clock
 from mainstem.runtime.lifetime import die_with_parent
 
@@ -63,7 +64,7 @@ class Supervisor:
         self._last_exit_ms: int | None = None
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES_MAX)
         self._stopping = asyncio.Event()
-        # Nobody writes to the child's output any more: neither the child nor what it started.
+        # Set when the child and every process that it started have closed the child's output.
         self._ended = asyncio.Event()
         self._is_restarting = False
 
@@ -88,7 +89,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the child up until `stop`."""
-        backoff_s = BACKOFF_S_MIN
+        deaths = 0
         while not self._stopping.is_set():
             started_s = self._clock.monotonic_s()
             code = await self._run_once()
@@ -99,17 +100,18 @@ class Supervisor:
                 log.info("the pipeline is started anew with other settings")
                 continue
             if self._clock.monotonic_s() - started_s > HEALTHY_S:
-                backoff_s = BACKOFF_S_MIN
+                deaths = 0
             if code == CANNOT_RUN:
                 self._lacks_something()
                 await self._pause(CANNOT_RUN_S)
                 continue
             self._restarts += 1
+            deaths += 1
+            backoff_s = doubled(deaths, BACKOFF_S_MIN, BACKOFF_S_MAX)
             self._last_exit = _describe(code)
             self._last_exit_ms = self._clock.now_ms()
             log.error("the pipeline died (%s); starting it again in %.1f s", self._last_exit, backoff_s)
             await self._pause(backoff_s)
-            backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
     def _lacks_something(self) -> None:
         """Say what the child lacks, in its own words, and once."""

@@ -37,7 +37,7 @@ RECORD_SCHEMA = pa.schema(
 
 
 class Producer:
-    """Appends records to a table, numbered without a gap in the order of the commits, whoever writes them."""
+    """Appends records to a table, numbered without a gap in the order of the commits, also with several writers."""
 
     def __init__(self, table: DeltaTable, name: str) -> None:
         """`name` is the producer's own; its batches are told apart by it."""

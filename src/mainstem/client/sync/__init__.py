@@ -3,19 +3,19 @@
 from mainstem.client.sync.async_db import AsyncLocalDB
 from mainstem.client.sync.coordinator import DeadLetterEvent, Progress, SyncCoordinator
 from mainstem.client.sync.errors import ClockDrift, CursorExpired, Refused, Unreachable
-from mainstem.client.sync.http import HttpTransport
 from mainstem.client.sync.live import LiveQuery, Watch
-from mainstem.client.sync.local import LocalTransport
 from mainstem.client.sync.local_db import Changed, LocalDB, Merged, RowView
-from mainstem.client.sync.memory_gateway import MemoryGateway
 from mainstem.client.sync.records import DeadLetter, MergedMark
 from mainstem.client.sync.replica import LocalWrite
 from mainstem.client.sync.schema import ColumnType, Table
 from mainstem.client.sync.status import Phase, SyncStatus
 from mainstem.client.sync.thread import SyncThread
 from mainstem.client.sync.tracker import SyncTracker
-from mainstem.client.sync.transport import Transport
-from mainstem.client.sync.websocket import WebSocketTransport
+from mainstem.client.sync.transports.http import HttpTransport
+from mainstem.client.sync.transports.local import LocalTransport
+from mainstem.client.sync.transports.memory_gateway import MemoryGateway
+from mainstem.client.sync.transports.transport import Transport
+from mainstem.client.sync.transports.websocket import WebSocketTransport
 from mainstem.wire.sync import Op
 
 __all__ = [

@@ -20,7 +20,7 @@ from mainstem.client.sync.signal import Signal
 from mainstem.client.sync.status import Phase, SyncStatus
 from mainstem.client.sync.timing import SystemTiming, Timing
 from mainstem.client.sync.tracker import SyncTracker
-from mainstem.client.sync.transport import Transport
+from mainstem.client.sync.transports.transport import Transport
 from mainstem.model.errors import Invalid, Overloaded
 from mainstem.runtime.backoff import Backoff
 from mainstem.wire.sync import RowDelta, SyncPull, SyncPush, SyncResponse

@@ -76,7 +76,7 @@ class LiveQuery(Closing):
         return self._closed
 
     def close(self) -> None:
-        """Stop following; whoever iterates comes to an end."""
+        """Stop following; iterations over it end."""
         self._disconnect()
         self._tell(closed=True)
 

@@ -10,7 +10,7 @@ from mainstem.client.sync.coordinator import SyncCoordinator
 from mainstem.client.sync.local_db import LocalDB
 from mainstem.client.sync.status import SyncStatus
 from mainstem.client.sync.tracker import SyncTracker
-from mainstem.client.sync.transport import Transport
+from mainstem.client.sync.transports.transport import Transport
 
 T = TypeVar("T")
 

@@ -3,16 +3,18 @@
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from mainstem.documents.accumulators import State
 from mainstem.documents.aggregation.accumulating import Recipe, parse_accumulator
+from mainstem.documents.aggregation.ordering import begun, in_order
 from mainstem.documents.aggregation.registry import stage
 from mainstem.documents.aggregation.rows import count_of
 from mainstem.documents.aggregation.running import Document, Documents, Ledger, Reading, Run, Stage
-from mainstem.documents.ast import Expression, Literal
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions import Evaluator, Scope, compiled, evaluate, parse_expression
+from mainstem.documents.filters.ast import Expression, Literal
 from mainstem.documents.values import MISSING, is_array, is_document, is_number, order_key, rank_of
 
 
@@ -30,27 +32,89 @@ def group(source: Any, reading: Reading) -> Stage:
 
 
 def _grouped(documents: Documents, key: Evaluator, recipes: dict[str, Recipe], given: Run) -> Iterator[Document]:
-    scope = given.scope
-    evaluators = [recipe.value for recipe in recipes.values()]
-    grows = any(recipe.grows for recipe in recipes.values())
-    groups: dict[Any, tuple[Any, list[State], list[Any]]] = {}
-    ledger = Ledger("$group", given.memory_bytes_max)
-    for document in documents:
-        value = key(document, scope)
-        # Text is most keys' type, and its own key is as good as the order's.
-        own = value if type(value) is str else order_key(None if value is MISSING else value)
-        found = groups.get(own)
-        if found is None:
-            value = None if value is MISSING else value
-            states = [recipe.make(scope, value) for recipe in recipes.values()]
-            found = groups[own] = (value, states, [state.add for state in states])
-            ledger.add({"_id": value, "": "x" * 40 * len(states)})
-        if grows:
-            ledger.add(document)
-        for evaluator, add in zip(evaluators, found[2], strict=True):
-            add(evaluator(document, scope))
-    for value, states, _ in groups.values():
-        yield {"_id": value, **{name: state.result() for name, state in zip(recipes, states, strict=True)}}
+    source, groups = iter(documents), _Groups(key, recipes, given)
+    unfit = groups.take(source)
+    if unfit is None:
+        yield from groups.results()
+        return
+    # Groups that do not fit memory: their documents by the group's key, so that one of them is held at a time.
+    value_of = lambda document: order_key(_present(key(document, given.scope)))  # noqa: E731
+    ordered = begun(in_order(groups.known_taken(unfit), value_of, "$group", given))
+    yield from groups.results()
+    for _, documents_of_one in itertools.groupby(ordered, value_of):
+        one = _Groups(key, recipes, replace(given, spill=None))
+        one.take(documents_of_one)
+        yield from one.results()
+
+
+def _present(value: Any) -> Any:
+    return None if value is MISSING else value
+
+
+class _Groups:
+    """The groups that are in memory."""
+
+    def __init__(self, key: Evaluator, recipes: dict[str, Recipe], given: Run) -> None:
+        self._key = key
+        self._recipes = recipes
+        self._given = given
+        self._evaluators = [recipe.value for recipe in recipes.values()]
+        # A group that keeps its values cannot go on in memory: then all documents must be there to begin again.
+        self._grows = any(recipe.grows for recipe in recipes.values())
+        self._taken: list[Document] = []
+        self._groups: dict[Any, tuple[Any, list[State], list[Any]]] = {}
+
+    def take(self, documents: Iterator[Document]) -> Iterator[Document] | None:
+        """Take documents in, up to one that there is no room for: that one, and those after it. None without one."""
+        key, scope, groups = self._key, self._given.scope, self._groups
+        ledger = Ledger("$group", self._given.memory_bytes_max)
+        keeps = self._grows and self._given.spill is not None
+        for document in documents:
+            value = key(document, scope)
+            # Text is most keys' type, and its own key is as good as the order's.
+            own = value if type(value) is str else order_key(_present(value))
+            found = groups.get(own)
+            try:
+                if found is None:
+                    ledger.add({"_id": _present(value), "": "x" * 40 * len(self._recipes)})
+                    found = groups[own] = self._made(_present(value))
+                if self._grows:
+                    ledger.add(document)
+            except Refused:
+                if self._given.spill is None:
+                    raise
+                return itertools.chain([document], documents)
+            if keeps:
+                self._taken.append(document)
+            for evaluator, add in zip(self._evaluators, found[2], strict=True):
+                add(evaluator(document, scope))
+        return None
+
+    def known_taken(self, documents: Iterator[Document]) -> Iterator[Document]:
+        """Go on with the groups that are here; the documents of all others. Where groups grow, none goes on."""
+        if self._grows:
+            taken, self._taken = self._taken, []
+            self._groups.clear()
+            yield from taken
+            yield from documents
+            return
+        for document in documents:
+            value = self._key(document, self._given.scope)
+            found = self._groups.get(value if type(value) is str else order_key(_present(value)))
+            if found is None:
+                yield document
+                continue
+            for evaluator, add in zip(self._evaluators, found[2], strict=True):
+                add(evaluator(document, self._given.scope))
+
+    def _made(self, value: Any) -> tuple[Any, list[State], list[Any]]:
+        states = [recipe.make(self._given.scope, value) for recipe in self._recipes.values()]
+        return value, states, [state.add for state in states]
+
+    def results(self) -> Iterator[Document]:
+        """The group's documents."""
+        for value, states, _ in self._groups.values():
+            yield {"_id": value, **{name: state.result() for name, state in zip(self._recipes, states, strict=True)}}
 
 
 @stage("$sortByCount")
@@ -140,34 +204,45 @@ def bucket_auto(source: Any, reading: Reading) -> Stage:
     recipes = _outputs(source.get("output"), reading, 40244)
 
     def run(documents: Documents, given: Run) -> Iterator[Document]:
-        ledger = Ledger("$bucketAuto", given.memory_bytes_max)
-        held: list[tuple[Any, Any, Document]] = []
-        for document in documents:
-            ledger.add(document)
-            value = value_of(document, given.scope)
-            value = None if value is MISSING else value
-            held.append((order_key(value), value, document))
-        held.sort(key=lambda item: item[0])
-        yield from _even_buckets(held, wanted, recipes, given)
+        count = 0
+
+        def counted() -> Iterator[Document]:
+            nonlocal count
+            for document in documents:
+                count += 1
+                yield document
+
+        key = lambda document: order_key(_present(value_of(document, given.scope)))  # noqa: E731
+        ordered = begun(in_order(counted(), key, "$bucketAuto", given))
+        size = max(round(count / wanted), 1)
+        found = ((_present(value_of(document, given.scope)), document) for document in ordered)
+        yield from _even_buckets(found, size, wanted, recipes, given)
 
     return run
 
 
 def _even_buckets(
-    held: list[tuple[Any, Any, Document]], wanted: int, recipes: dict[str, Recipe], given: Run
+    found: Iterator[tuple[Any, Document]], size: int, wanted: int, recipes: dict[str, Recipe], given: Run
 ) -> Iterator[Document]:
-    size = max(round(len(held) / wanted), 1)
-    start, made = 0, 0
-    while start < len(held):
+    """Values in order with their documents, in `wanted` buckets of `size`; equal values stay together."""
+    grows = any(recipe.grows for recipe in recipes.values())
+    following, made = next(found, None), 0
+    while following is not None:
         made += 1
-        end = len(held) if made == wanted else min(start + size, len(held))
-        # Equal values stay together.
-        while end < len(held) and held[end][0] == held[end - 1][0]:
-            end += 1
-        low, high = held[start][1], held[min(end, len(held) - 1)][1]
+        low, taken = following[0], 0
+        last = order_key(low)
+        ledger = Ledger("$bucketAuto", given.memory_bytes_max)
         states = {name: recipe.make(given.scope, None) for name, recipe in recipes.items()}
-        for _, _, document in held[start:end]:
+        while following is not None:
+            value, document = following
+            if taken >= size and made < wanted and order_key(value) != last:
+                break
+            if grows:
+                ledger.add(document)
             for name, recipe in recipes.items():
                 states[name].add(recipe.value(document, given.scope))
+            high, last, taken = value, order_key(value), taken + 1
+            following = next(found, None)
+        # A bucket ends where the next one begins, the last one with its greatest value.
+        high = high if following is None else following[0]
         yield {"_id": {"min": low, "max": high}, **{name: state.result() for name, state in states.items()}}
-        start = end

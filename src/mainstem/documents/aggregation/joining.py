@@ -18,8 +18,8 @@ from mainstem.documents.aggregation.running import (
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions import compiled, field_path, parse_expression
 from mainstem.documents.expressions.syntax import check_variable
-from mainstem.documents.match import matcher
-from mainstem.documents.parse import parse_filter
+from mainstem.documents.filters.match import matcher
+from mainstem.documents.filters.parse import parse_filter
 from mainstem.documents.paths import Path, reach
 from mainstem.documents.values import MISSING, Rank, is_array, is_document, is_text, order_key, rank_of
 

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from mainstem.documents.aggregation.rows import count_of
-from mainstem.documents.ast import And, Exists, Field, Node, Not, OfType, Or
 from mainstem.documents.columns import Column, Kind
-from mainstem.documents.dialects import DUCKDB
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions.numbers import whole_result
-from mainstem.documents.parse import parse_filter
+from mainstem.documents.filters.ast import And, Exists, Field, Node, Not, OfType, Or
+from mainstem.documents.filters.duckdb_dialect import DUCKDB
+from mainstem.documents.filters.parse import parse_filter
+from mainstem.documents.filters.sql import SqlFilter, to_duckdb
 from mainstem.documents.projection import parse_projection
-from mainstem.documents.sql import SqlFilter, to_duckdb
 from mainstem.documents.values import INT64_MAX, is_document, is_number, number_of
 
 KINDS = {
@@ -33,8 +33,6 @@ KINDS = {
     "objectId": Kind.OBJECT_ID,
 }
 Row = Sequence[Any]
-# From a column's value to the document's: an ObjectId is text in its column.
-Restore = Callable[[Any, str], Any]
 
 
 class TypedTable(msgspec.Struct, frozen=True):

@@ -8,12 +8,13 @@ from typing import Any
 
 from bson.int64 import Int64
 
+from mainstem.documents.aggregation.ordering import RUN_DOCUMENTS, in_order
 from mainstem.documents.aggregation.registry import stage
-from mainstem.documents.aggregation.running import Document, Documents, Ledger, Reading, Run, Spilled, Stage
+from mainstem.documents.aggregation.running import Document, Documents, Ledger, Reading, Run, Stage
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions import field_path
-from mainstem.documents.match import matcher
-from mainstem.documents.parse import parse_filter
+from mainstem.documents.filters.match import matcher
+from mainstem.documents.filters.parse import parse_filter
 from mainstem.documents.paths import Path
 from mainstem.documents.sort import sort_key
 from mainstem.documents.values import INT64_MAX, MISSING, is_array, is_document, is_number, is_text, number_of
@@ -77,35 +78,12 @@ def sort_and_limit(source: Any, first: int | None) -> Stage:
     key = sort_key(source)
 
     def run(documents: Documents, given: Run) -> Iterator[Document]:
-        ledger = Ledger("$sort", given.memory_bytes_max)
-        if first is not None:
-            yield from _least(documents, key, first, ledger)
-            return
-        yield from _sorted(documents, key, ledger, given)
+        if first is None or first > RUN_DOCUMENTS:
+            yield from islice(in_order(documents, key, "$sort", given), first)
+        else:
+            yield from _least(documents, key, first, Ledger("$sort", given.memory_bytes_max))
 
     return run
-
-
-def _sorted(documents: Documents, key: Any, ledger: Ledger, given: Run) -> Iterator[Document]:
-    held: list[Document] = []
-    spilled: Spilled | None = None
-    try:
-        for document in documents:
-            try:
-                ledger.add(document)
-            except Refused:
-                if given.spill is None:
-                    raise
-                spilled = spilled or given.spill(key)
-                held.sort(key=key)
-                spilled.add(held)
-                held, ledger = [], Ledger("$sort", given.memory_bytes_max)
-            held.append(document)
-        held.sort(key=key)
-        yield from held if spilled is None else spilled.merged(held)
-    finally:
-        if spilled is not None:
-            spilled.close()
 
 
 def _least(documents: Documents, key: Any, first: int, ledger: Ledger) -> list[Document]:

@@ -49,19 +49,19 @@ class NoSources:
 
 
 class Spilled(Protocol):
-    """Where a sort puts what is too much for memory. Nothing here does I/O: the door provides it."""
+    """Where documents in order go that are too much for memory. Nothing here does I/O: the door provides it."""
 
     def add(self, run: Documents, /) -> None:
         """One run, sorted, of documents that came after those of the earlier runs."""
 
-    def merged(self, last: list[Document], /) -> Iterator[Document]:
+    def merged(self, last: Documents, /) -> Iterator[Document]:
         """All runs in order, the last of which is in memory."""
 
     def close(self) -> None:
         """Let go of it."""
 
 
-# Makes room for the runs of a sort by a key.
+# Makes room for runs in the order of a key.
 Spill = Callable[[Callable[[Document], Any]], Spilled]
 
 
@@ -97,10 +97,6 @@ class Reading:
     depth: int = 0
     # Compiles a pipeline inside this one; given by `pipeline`, so that stages need not know it.
     inner: Callable[[Any, "Reading"], Stage] | None = None
-
-    def with_names(self, names: Iterable[str]) -> "Reading":
-        """The same with more variables."""
-        return replace(self, names=self.names | set(names))
 
     def pipeline(self, source: Any, *, names: Iterable[str] = ()) -> Stage:
         """A pipeline inside this one, as one stage."""

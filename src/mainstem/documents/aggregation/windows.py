@@ -1,11 +1,13 @@
 """`$setWindowFields`: fields computed from the documents around each one, partition by partition."""
 
+import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from mainstem.documents.aggregation.accumulating import ACCUMULATORS, parse_accumulator
+from mainstem.documents.aggregation.ordering import in_order
 from mainstem.documents.aggregation.registry import stage
 from mainstem.documents.aggregation.rows import check_sort, plain_value, with_value
 from mainstem.documents.aggregation.running import Document, Documents, Ledger, Reading, Run, Stage
@@ -48,18 +50,20 @@ def set_window_fields(source: Any, reading: Reading) -> Stage:
     outputs = [(field_path(name), _output(item, order, reading)) for name, item in source["output"].items()]
 
     def run(documents: Documents, given: Run) -> Iterator[Document]:
-        ledger = Ledger("$setWindowFields", given.memory_bytes_max)
-        parts: dict[Any, list[Document]] = {}
-        for document in documents:
-            ledger.add(document)
+        def part_of(document: Document) -> Any:
             value = partition(document, given.scope)
             if is_array(value):
                 raise Refused("$setWindowFields has no partition for an array", code=14)
-            parts.setdefault(order_key(None if value is MISSING else value), []).append(document)
-        for part in sorted(parts):
-            held = sorted(parts[part], key=key) if key else parts[part]
-            keys = [key(item) for item in held] if key else None
-            ordered = Ordered(held, keys, order)
+            return order_key(None if value is MISSING else value)
+
+        placed = part_of if key is None else lambda document: (part_of(document), key(document))
+        for _, part in itertools.groupby(in_order(documents, placed, "$setWindowFields", given), part_of):
+            # One partition is held at a time: its windows may reach from its first document to its last.
+            ledger, held = Ledger("$setWindowFields", given.memory_bytes_max), list[Document]()
+            for document in part:
+                ledger.add(document)
+                held.append(document)
+            ordered = Ordered(held, [key(item) for item in held] if key else None, order)
             columns = [(path, compute(ordered, given)) for path, compute in outputs]
             for at, document in enumerate(held):
                 changed = document

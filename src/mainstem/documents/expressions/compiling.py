@@ -8,9 +8,9 @@ An evaluator takes the document and the variables. It keeps nothing between call
 from collections.abc import Callable
 from typing import Any
 
-from mainstem.documents.ast import Call, Compound, Each, Expression, Fold, Let, Literal, Reference, Variable
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions.registry import OPERATORS, Evaluator, Scope, wrong_type
+from mainstem.documents.filters.ast import Call, Compound, Each, Expression, Fold, Let, Literal, Reference, Variable
 from mainstem.documents.paths import Path
 from mainstem.documents.values import MISSING, Rank, is_array, is_document, is_number, number_of, rank_of
 

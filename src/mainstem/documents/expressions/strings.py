@@ -10,7 +10,7 @@ from mainstem.documents.errors import Refused
 from mainstem.documents.expressions.conversions import plain_text
 from mainstem.documents.expressions.numbers import integer
 from mainstem.documents.expressions.registry import ARGUMENTS_MAX, absent, any_absent, named, operator, wrong_type
-from mainstem.documents.patterns import compiled, pattern_of
+from mainstem.documents.filters.patterns import compiled, pattern_of
 from mainstem.documents.values import MISSING, Rank, is_number, number_of, rank_of
 
 _GROUP = "string"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mainstem.documents.ast import Call, Compound, Each, Expression, Fold, Let, Literal, Reference, Variable
 from mainstem.documents.errors import Refused
 from mainstem.documents.expressions.registry import NOT_RUN, OPERATORS, Operator
+from mainstem.documents.filters.ast import Call, Compound, Each, Expression, Fold, Let, Literal, Reference, Variable
 from mainstem.documents.paths import Path, parse_path
 from mainstem.documents.values import DEPTH_MAX, MISSING, is_array, is_document, order_key
 

@@ -45,12 +45,15 @@ class Client(Wire, frozen=True, kw_only=True):
 
 
 class Clients(Wire, frozen=True, kw_only=True):
-    """Those heard last, first. `total` counts all that are remembered."""
+    """Those heard last, first. `total` counts all that are remembered.
+
+    Connections are counted for callers without bounds: those of others are among them.
+    """
 
     clients: list[Client]
     total: int
-    cdc_connections: int
-    sync_connections: int
+    cdc_connections: int | None
+    sync_connections: int | None
 
 
 class Activity(Protocol):
@@ -66,7 +69,8 @@ class Activity(Protocol):
 def activity_router(activity: Activity) -> Router:
     """The routes."""
 
-    @get("/v1/charts", summary="Positions and backlog of the last hour", opt=access(Role.READER))
+    # The growth of the log is everybody's traffic.
+    @get("/v1/charts", summary="Positions and backlog of the last hour", opt=access(Role.READER, overall=True))
     async def charts() -> Charts:
         return activity.charts()
 

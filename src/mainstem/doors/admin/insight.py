@@ -19,6 +19,7 @@ from mainstem.admission import Principal, Role
 from mainstem.doors.admin.server import Wire
 from mainstem.doors.http.access import access, principal_of
 from mainstem.doors.http.refusals import failed, refused
+from mainstem.maintenance.answers import TableFailure
 from mainstem.model import MainstemError
 
 AnyRequest = Request[Any, Any, Any]
@@ -57,13 +58,6 @@ class Memory(Wire, frozen=True, kw_only=True):
     machine: dict[str, int]
 
 
-class TableFailure(Wire, frozen=True, kw_only=True):
-    """A table that could not be looked at, and why. The others were."""
-
-    table: str
-    error: str
-
-
 class TableWrites(Wire, frozen=True, kw_only=True):
     """One table: what it holds now, and what was committed in the last hour."""
 
@@ -84,12 +78,15 @@ class TableWrites(Wire, frozen=True, kw_only=True):
 
 
 class Writes(Wire, frozen=True, kw_only=True):
-    """What the pipeline and the sealer have written. `truncated`: there are more tables than were asked for."""
+    """What the pipeline and the sealer have written. `truncated`: there are more tables than were asked for.
+
+    Segments hold the changes of all tables: they are counted for callers without bounds.
+    """
 
     tables: list[TableWrites]
     truncated: bool
-    segments: int
-    segment_bytes: int
+    segments: int | None
+    segment_bytes: int | None
     rows: int
     bytes: int
     data_files: int

@@ -10,126 +10,24 @@ It decodes, calls and encodes. What there is to do comes from a `Maintaining`, w
 tables acts on those: the others, and their jobs, do not exist for it. The pipeline's own routes are for admins of all.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, Protocol
 
-import msgspec
 from litestar import Request, Response, Router, delete, get, post
 from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from mainstem.admission import Role
-from mainstem.doors.admin.insight import TableFailure
 from mainstem.doors.http.access import access, principal_of
 from mainstem.doors.http.refusals import ErrorAnswer, failed, refused
-from mainstem.model import MainstemError, TableName
-from mainstem.tables.maintenance import Step
+from mainstem.maintenance.answers import AutoBody, Candidates, CompactionMetrics, RunAnswer, RunBody, Sees
+from mainstem.model import MainstemError
 from mainstem.wire.jobs import Job, JobNews, JobOrder, JobState
 
-WAIT_S_MAX = 600.0
 POLL_S_MAX = 30.0
 BODY_BYTES_MAX = 256 * 1024
-TARGET_BYTES_MAX = 1 << 40
-AGE_S_MAX = 1e10
 
 AnyRequest = Request[Any, Any, Any]
-# Whether a table exists for whoever asks.
-Sees = Callable[[TableName], bool]
-
-
-class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of what goes over HTTP."""
-
-
-class CandidateGroup(Wire, frozen=True, kw_only=True):
-    """Files of one partition that would become one or a few."""
-
-    partition: str
-    files: int
-    bytes: int
-    rows: int
-    delete_files: int
-
-
-class Candidate(Wire, frozen=True, kw_only=True):
-    """A table and what compaction would do to it now."""
-
-    namespace: str
-    table: str
-    snapshot_id: str | None
-    data_files: int
-    small_files: int
-    delete_files: int
-    bytes: int
-    manifests: int
-    snapshots: int
-    snapshots_to_expire: int
-    groups: list[CandidateGroup]
-    files_after: int
-
-
-class Candidates(Wire, frozen=True, kw_only=True):
-    """Every table that has something to gain, the one with the most first, and the thresholds that decide."""
-
-    candidates: list[Candidate]
-    thresholds: dict[str, Any]
-    failures: list[TableFailure]
-
-
-class RunBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to maintain. Without a table: every table that is a candidate. Without steps: all but the orphans."""
-
-    namespace: str | tuple[str, ...] = "default"
-    table: str | None = None
-    partitions: tuple[str, ...] = ()
-    steps: tuple[Step, ...] = (Step.COMPACT, Step.DELETES, Step.MANIFESTS, Step.EXPIRE)
-    dry_run: bool = False
-    # Of the step `rebuild`: go on although the history does not know all keys of the state.
-    force: bool = False
-    # Wait so long for the end of the jobs.
-    wait_s: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = 0.0
-    # Two files are worth it where somebody asks; the timer wants more.
-    min_files: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] = 2
-    max_files: Annotated[int, msgspec.Meta(ge=2, le=1_000_000)] | None = None
-    target_file_size_bytes: Annotated[int, msgspec.Meta(gt=0, le=TARGET_BYTES_MAX)] | None = None
-    snapshot_age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] | None = None
-    orphan_age_s: Annotated[float, msgspec.Meta(ge=0, le=AGE_S_MAX)] | None = None
-
-
-class AutoBody(Wire, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Look at every table now. With `dryRun`, only say for which of them a job would be queued."""
-
-    dry_run: bool = False
-
-
-class RunAnswer(Wire, frozen=True, kw_only=True):
-    """The jobs that do it, or what they would do."""
-
-    dry_run: bool
-    jobs: list[Job]
-    plan: list[Candidate]
-    failures: list[TableFailure]
-
-
-class TableRuns(Wire, frozen=True, kw_only=True):
-    """What maintenance did to one table."""
-
-    runs: int
-    failures: int
-    last_finished_ms: int | None
-    last_error: str | None
-    totals: dict[str, dict[str, int]]
-
-
-class CompactionMetrics(Wire, frozen=True, kw_only=True):
-    """Totals of the jobs that are remembered, by step and number; and by table."""
-
-    auto: bool
-    interval_s: float
-    jobs: dict[str, int]
-    totals: dict[str, dict[str, int]]
-    tables: dict[str, TableRuns]
 
 
 class Maintaining(Protocol):

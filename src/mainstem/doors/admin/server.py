@@ -13,6 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 from mainstem.admission import Principal, Role
 from mainstem.doors.http.access import access, principal_of
 from mainstem.model import MainstemError, parse_table_name
+from mainstem.wire.reports import BreakerStatus, MicroBatchStatus, PassStatus, PipelineReport
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -32,6 +33,17 @@ class Health(Wire, frozen=True, kw_only=True):
     status: str = "ok"
 
 
+class PeersStatus(Wire, frozen=True, kw_only=True):
+    """Of several gateways over one log, the one that leads: it answers, whichever was asked."""
+
+    # Host and process.
+    leader: str
+    # Where the others pass connections on to; null where they do not.
+    address: str | None
+    # Connections that they have passed on since its start.
+    received: int
+
+
 class GatewayStatus(Wire, frozen=True, kw_only=True):
     """The process that answers."""
 
@@ -41,6 +53,7 @@ class GatewayStatus(Wire, frozen=True, kw_only=True):
     uptime_s: float
     rss_bytes: int
     connections: int
+    peers: PeersStatus | None = None
 
 
 class LogStatus(Wire, frozen=True, kw_only=True):
@@ -66,28 +79,6 @@ class BufferStatus(Wire, frozen=True, kw_only=True):
     next_flush_time: int | None
 
 
-class BreakerStatus(Wire, frozen=True, kw_only=True):
-    """The breaker around the commits to the tables: `state` is closed, open or half-open."""
-
-    state: str
-    failures: int
-    opened_ms: int | None
-    openings: int
-    error: str | None
-
-
-class PassStatus(Wire, frozen=True, kw_only=True):
-    """One pass of Spark's: the micro-batch, what its executors read and wrote, and the seconds it took."""
-
-    batch: str
-    tables: int
-    rows_read: int
-    rows_written: int
-    files: int
-    job_s: float
-    commit_s: float
-
-
 class PipelineStatus(Wire, frozen=True, kw_only=True):
     """The Spark process, as its supervisor sees it and as it reports itself."""
 
@@ -106,6 +97,9 @@ class PipelineStatus(Wire, frozen=True, kw_only=True):
     # The newest passes, the last one last; and all since the pipeline's start, added up.
     passes: list[PassStatus]
     totals: dict[str, float]
+    # The same by Spark's own progress: the newest micro-batches, and the seconds of all of them by step.
+    micro_batches: list[MicroBatchStatus]
+    steps: dict[str, float]
 
 
 class TableStatus(Wire, frozen=True, kw_only=True):
@@ -159,50 +153,6 @@ class Flushed(Wire, frozen=True, kw_only=True):
     tables: dict[str, FlushedTable]
 
 
-class TableReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline says of one table."""
-
-    covered: int = 0
-    error: str | None = None
-    since_ms: int | None = None
-
-
-class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline says of the breaker around its commits."""
-
-    state: str = "closed"
-    failures: int = 0
-    opened_ms: int | None = None
-    openings: int = 0
-    error: str | None = None
-
-
-class PassReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline says of one pass."""
-
-    batch: str
-    tables: int = 0
-    rows_read: int = 0
-    rows_written: int = 0
-    files: int = 0
-    job_s: float = 0.0
-    commit_s: float = 0.0
-
-
-class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pipeline tells of itself, on change and every two seconds."""
-
-    state: str
-    batch_id: int | None = None
-    checkpointed_position: int = 0
-    tables: dict[str, TableReport] = {}
-    memory: dict[str, int] = {}
-    error: str | None = None
-    breaker: BreakerReport = BreakerReport()
-    passes: list[PassReport] = []
-    totals: dict[str, float] = {}
-
-
 class Operations(Protocol):
     """What this door needs of the app."""
 
@@ -242,7 +192,16 @@ def visible(status: Status, principal: Principal) -> Status:
         dead_letters={name: told for name, told in status.dead_letters.items() if is_visible(name, principal)},
         last_error=broken[0] if broken else None,
         log=msgspec.structs.replace(status.log, last_error=None, recovered=None),
-        pipeline=msgspec.structs.replace(status.pipeline, error=None, last_lines=[]),
+        pipeline=msgspec.structs.replace(
+            status.pipeline,
+            error=None,
+            last_lines=[],
+            circuit_breaker=msgspec.structs.replace(status.pipeline.circuit_breaker, error=None),
+            passes=[],
+            totals={},
+            micro_batches=[],
+            steps={},
+        ),
     )
 
 

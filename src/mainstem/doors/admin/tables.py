@@ -1,4 +1,4 @@
-"""One table, for whoever wants to know it well: its snapshots, what changed between two, its files, and a way back.
+"""One table in detail: its snapshots, what changed between two, its files, and a way back.
 
     GET  /v1/tables/{name}             schema, partitioning, latest snapshots, how fresh it is
     GET  /v1/tables/{name}/snapshots   the snapshots, the latest first
@@ -48,7 +48,7 @@ class TableDetail(Wire, frozen=True, kw_only=True):
     properties: dict[str, str]
     history: str | None
     dead_letters: str | None
-    # Whether whoever asks may put it back, and replay its dead letters.
+    # Whether the caller may put it back, and replay its dead letters.
     may_write: bool
 
 

@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from mainstem.catalog.tokens import TokenExpired, TokenRefused, Tokens
+from mainstem.catalog.access.tokens import TokenExpired, TokenRefused, Tokens
 from mainstem.doors.catalog.answers import Answer, failure
 from mainstem.wire import iceberg_rest as wire
 

@@ -6,7 +6,8 @@ own below `/v1`: half of the time of a load went into the framework's request an
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from urllib.parse import parse_qsl, quote
 
 from litestar import asgi
@@ -22,10 +23,12 @@ from mainstem.doors.catalog.loads import Line, Loads
 from mainstem.doors.catalog.operations import DELEGATION, OPERATIONS
 from mainstem.doors.catalog.retries import once
 from mainstem.doors.catalog.scope import authorize
+from mainstem.doors.catalog.tables import declared_columns
 from mainstem.doors.http.access import access, principal_of
 from mainstem.doors.http.at_hand import AtHand
 from mainstem.doors.http.threads import Threads
-from mainstem.model import MainstemError
+from mainstem.model import MainstemError, TableName
+from mainstem.tables.types import ColumnType
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
@@ -44,14 +47,19 @@ _SERVER_CONFIG = "/v1/config"
 # What operators see of one table is below the path at which tables are renamed (`doors.admin.tables`).
 _TABLE_PAGES, _RENAME = "/v1/tables/", "/v1/tables/rename"
 
+# What holds while columns of a table get declared types.
+Declaring = Callable[[TableName, Mapping[str, ColumnType]], AbstractAsyncContextManager[None]]
+
 _logger = logging.getLogger(__name__)
 
 
 class CatalogDoor:
     """The catalog as an ASGI application of everything below `/v1` that is its own."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, declaring: Declaring = lambda *_: nullcontext()) -> None:
+        """`declaring` is around each change of declared types."""
         self._catalog = catalog
+        self._declaring = declaring
         self._loads = Loads(catalog)
         self._threads = Threads(THREADS_MAX)
 
@@ -84,7 +92,18 @@ class CatalogDoor:
             return _no_such(path)
         asked = Asked(call, _query(scope["query_string"]), headers, body, principal)
         line = _line(scope)
+        if call.operation is Operation.SET_SCHEMA:
+            return await self._declare(asked, line)
         return await self._threads.run(lambda: self._respond(asked, line))
+
+    async def _declare(self, asked: Asked, line: Line) -> Answer | AtHand:
+        try:
+            # First of all: what rows are on their way is nobody else's business.
+            await self._threads.run(lambda: authorize(self._catalog, asked))
+            async with self._declaring(asked.ident.table_name, declared_columns(asked.body)):
+                return await self._threads.run(lambda: self._respond(asked, line))
+        except MainstemError as error:
+            return failure_of(error)
 
     def at_hand(self, scope: HTTPScope) -> AtHand | None:
         """The answer to a load that was asked for before, None where it has to be made."""
@@ -116,7 +135,7 @@ class CatalogDoor:
         return answer
 
     def _keep(self, line: Line, asked: Asked, answer: Answer) -> None:
-        """Whoever creates a table or commits to it is told what the next load will be told."""
+        """A create or a commit answers what the next load will answer: keep it."""
         match asked.call.operation:
             case Operation.LOAD_TABLE:
                 self._loads.keep(line, asked.ident, answer)
@@ -131,7 +150,7 @@ class CatalogDoor:
 
 
 def _sees_all(principal: Principal) -> bool:
-    """Answers at hand are those for whoever may see and do everything; the others' are decided one by one."""
+    """Answers at hand are for callers who may see and do everything; others' are decided one by one."""
     return principal.is_unbounded and principal.has(Role.WRITER)
 
 
@@ -146,9 +165,8 @@ def _header(scope: HTTPScope, name: bytes) -> bytes:
     return b""
 
 
-def catalog_router(catalog: Catalog) -> ASGIRouteHandler:
+def catalog_router(door: CatalogDoor) -> ASGIRouteHandler:
     """The routes below `/v1`, to be mounted at the root of an application that has others as well."""
-    door = CatalogDoor(catalog)
 
     # Who may do what is decided by the operation and the names in it: see `catalog_scope`.
     @asgi("/v1", is_mount=True, copy_scope=False, opt=access(Role.CLIENT))
@@ -199,7 +217,7 @@ async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            # The client went away: nobody waits for what is missing.
+            # The client went away and waits for no answer.
             return b"".join(parts)
         part = message.get("body", b"")
         size += len(part)

@@ -34,7 +34,7 @@ class _Kept(NamedTuple):
     metadata_location: str
     etag: str
     full: AtHand
-    # To whoever has it already.
+    # To a client that has it already.
     unchanged: AtHand
 
 

@@ -17,9 +17,9 @@ from mainstem.catalog import (
     NoSuchView,
     TableIdent,
 )
-from mainstem.catalog.catalog import Loaded, LoadedFile
-from mainstem.catalog.metadata import with_referenced_snapshots_only
-from mainstem.catalog.planning import Scan, ScanRequest
+from mainstem.catalog.metadata.table import with_referenced_snapshots_only
+from mainstem.catalog.scan.planning import Scan, ScanRequest
+from mainstem.catalog.values import Loaded, LoadedFile
 from mainstem.doors.catalog.answers import UNPROCESSABLE, Answer, Asked, failure, ok
 from mainstem.doors.catalog.tables import TABLE_OPERATIONS
 from mainstem.model import Denied, Invalid
@@ -199,7 +199,7 @@ def _tasks(scan: Scan) -> dict[str, Any]:
 
 
 def _credentials(catalog: Catalog, asked: Asked) -> Answer:
-    # Keys are good for reading and writing, and outlive a token: whoever is bound to a part has its requests signed.
+    # Keys can read and write, and outlive a token: a client that is bound to a part has requests signed.
     is_given = asked.principal.is_unbounded and asked.principal.has(Role.WRITER)
     found = catalog.access.credentials(catalog.location(asked.ident)) if is_given else {}
     return ok({"storage-credentials": wire.credentials(found)})

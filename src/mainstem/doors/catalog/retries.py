@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 
 from mainstem.catalog import Catalog
-from mainstem.catalog.store import CURRENT_MARK, Mark
+from mainstem.catalog.stores.store import CURRENT_MARK, Mark
 from mainstem.doors.catalog.answers import Answer, Asked, failure
 from mainstem.doors.catalog.operations import OPERATIONS
 from mainstem.wire import iceberg_rest as wire

@@ -7,6 +7,9 @@ files elsewhere either: reading them through a table of its own would be reading
     a writer of everything           anywhere in the warehouse
     an admin of everything           anywhere
 
+Nor may it say how much of a log a table covers: a log that finds itself behind its tables goes on as another one, for
+everybody.
+
 That a table's paths stay below its location is the catalog's own rule, for everybody: see `catalog.boundaries`.
 """
 
@@ -15,9 +18,10 @@ from typing import Any
 
 from mainstem.admission import Role
 from mainstem.catalog import Catalog, NoSuchFunction, NoSuchNamespace, NoSuchTable, NoSuchView, TableIdent
-from mainstem.catalog.boundaries import PATH_PROPERTIES
+from mainstem.catalog.metadata.boundaries import PATH_PROPERTIES
 from mainstem.doors.catalog.answers import Asked
 from mainstem.model import Denied, Invalid, NotFound
+from mainstem.tables.marks import positions_of
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
@@ -88,6 +92,8 @@ def _check_names(asked: Asked) -> None:
         raise NoSuchNamespace(call.namespace)
     if call.name and not principal.may_read(asked.ident.table_name):
         raise _missing(asked)
+    if call.name and call.operation not in _READS and not principal.may_write(asked.ident.table_name):
+        raise Denied(f"the token does not let {principal.sub!r:.100} change this table. got={asked.ident!s:.200}")
     is_of_whole_namespace = call.operation in (Operation.DROP_NAMESPACE, Operation.UPDATE_NAMESPACE)
     if is_of_whole_namespace and principal.tables is not None:
         raise Denied("the token is for some tables only")
@@ -111,6 +117,9 @@ def _check_body(catalog: Catalog, asked: Asked) -> None:
         case Operation.CREATE_GENERIC_TABLE:
             generic = wire.decode(asked.body, wire.CreateGenericTableRequest)
             _check_new(catalog, asked, generic.name, generic.base_location)
+            _check_marks(asked, generic.properties)
+        case Operation.UPDATE_GENERIC_TABLE:
+            _check_marks(asked, wire.decode(asked.body, wire.UpdateGenericTableRequest).properties)
         case Operation.CREATE_VIEW:
             view = wire.decode(asked.body, wire.CreateViewRequest)
             _check_new(catalog, asked, view.name, view.location)
@@ -167,6 +176,9 @@ def _check_updates(catalog: Catalog, asked: Asked, ident: TableIdent, updates: I
                 # The key is called "updated" by clients of the protocol's first years.
                 for key in ("updates", "updated"):
                     _check_properties(asked, update.get(key))
+            case "add-snapshot":
+                snapshot = update.get("snapshot")
+                _check_marks(asked, snapshot.get("summary") if isinstance(snapshot, dict) else None)
             case _:
                 pass
 
@@ -176,6 +188,11 @@ def _check_properties(asked: Asked, properties: Any) -> None:
         return
     if any(name in properties for name in _PLACING_PROPERTIES):
         raise Denied(f"only a token for every namespace may set these. got={_PLACING_PROPERTIES}")
+
+
+def _check_marks(asked: Asked, told: Any) -> None:
+    if not asked.principal.is_unbounded and isinstance(told, dict) and positions_of(told):
+        raise Denied(f"only a token for every namespace may say what a table covers. got={[*positions_of(told)][:9]}")
 
 
 def _check_location(catalog: Catalog, asked: Asked, ident: TableIdent, location: Any) -> None:

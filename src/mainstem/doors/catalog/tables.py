@@ -13,10 +13,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from mainstem.catalog import Catalog, Commit, NewTable, NoSuchTable
-from mainstem.catalog.inventory import Inventory, PartitionCounts, partition_fields
-from mainstem.catalog.schemas import Document
+from mainstem.catalog.metadata.schemas import Document
+from mainstem.catalog.scan.inventory import Inventory, PartitionCounts, partition_fields
 from mainstem.doors.catalog.answers import Answer, Asked, ok
 from mainstem.model import Invalid, TableName, parse_table_name
+from mainstem.model.names import refuse_rules
 from mainstem.tables.declaring import (
     column_updates,
     new_state,
@@ -29,7 +30,7 @@ from mainstem.tables.layout import KEY
 from mainstem.tables.maintenance import matches
 from mainstem.tables.partitions import PartitionField
 from mainstem.tables.settings import DEFAULT_SETTINGS, parse_partition
-from mainstem.tables.types import parse_type
+from mainstem.tables.types import ColumnType, parse_type
 from mainstem.wire import iceberg_rest as wire
 from mainstem.wire.iceberg_rest import Operation
 
@@ -149,16 +150,21 @@ def _schemas(catalog: Catalog, asked: Asked) -> Answer:
     return ok({"current-schema-id": document["current-schema-id"], "schemas": schema_history(document)})
 
 
+def declared_columns(body: bytes) -> dict[str, ColumnType]:
+    """What a request declares. Raises Invalid."""
+    return {_checked(name): parse_type(text) for name, text in wire.decode(body, ColumnsBody).columns.items()}
+
+
 def _set_schema(catalog: Catalog, asked: Asked) -> Answer:
-    body = wire.decode(asked.body, ColumnsBody)
-    columns = {_checked(name): parse_type(text) for name, text in body.columns.items()}
+    columns = declared_columns(asked.body)
+    # Rows that do not fit their declared types are passed over: rules would be.
+    name = refuse_rules(TableName(".".join(asked.ident.namespace), asked.ident.name))
     if catalog.table_exists(asked.ident):
         document = catalog.load_table(asked.ident).stored.document
         if KEY not in _columns(document):
             raise Invalid(f"only tables that Mainstem writes are declared here. got={asked.ident}")
         _commit(catalog, asked, document, column_updates(document, columns))
     else:
-        name = TableName(".".join(asked.ident.namespace), asked.ident.name)
         parse_table_name(str(name))
         state = new_state(columns, DEFAULT_SETTINGS)
         catalog.create_namespace_if_missing(asked.ident.namespace)

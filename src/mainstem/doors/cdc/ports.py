@@ -32,7 +32,7 @@ class CdcSettings:
     replies_bytes_max: int = 16 * 1024 * 1024
     flushes_max: int = 4
     flush_timeout_s: float = 120.0
-    # Refusals in a row after which every further one makes the producer wait: whoever does not listen is slowed down.
+    # Refusals in a row after which each further one makes the producer wait: one that does not listen is slowed down.
     refusals_free_max: int = 128
     refusal_pause_s: float = 0.05
     # How long beyond its retry delay a batch that was refused for now is waited for before those behind it are taken.

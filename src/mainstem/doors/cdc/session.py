@@ -7,16 +7,18 @@ full socket.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from mainstem.admission import ANYONE, Intake, Meter, Principal, Ticket, TooLarge
 from mainstem.doors.cdc import replies
+from mainstem.doors.cdc.holding import Holding
 from mainstem.doors.cdc.ports import FRAME_BYTES_MAX, CdcSettings, DoorStats, Flusher, Host
+from mainstem.doors.cdc.queue import Replies, Reply
+from mainstem.doors.cdc.reading import Incoming, peek, read_events, read_message
 from mainstem.doors.cdc.states import Action, Event, State, step
 from mainstem.model.batch import Batch, Encoding, Priority, shard_payload
 from mainstem.model.change import SourceId
@@ -32,8 +34,6 @@ _log = logging.getLogger(__name__)
 CLOSE_NORMAL = 1000
 CLOSE_GOING_AWAY = 1001
 CLOSE_POLICY = 1008
-# What is told of a batch whose predecessor is late.
-_HELD_RETRY_S_MIN = 0.05
 
 _EVENTS: dict[type[cdc.ClientMessage], Event] = {
     cdc.CdcBatch: Event.BATCH,
@@ -46,42 +46,6 @@ _EVENTS: dict[type[cdc.ClientMessage], Event] = {
 # Text goes out as a text frame, bytes as a binary one.
 Send = Callable[[str | bytes], Awaitable[None]]
 Close = Callable[[int, str], Awaitable[None]]
-
-
-class _Reply:
-    """A place in the queue of answers. `render` is called once `ready` is done, when the answer is about to leave."""
-
-    __slots__ = ("ready", "render", "size_bytes")
-
-    def __init__(
-        self,
-        render: Callable[[], tuple[cdc.ServerMessage, ...]],
-        ready: "asyncio.Future[Any] | None" = None,
-        size_bytes: int = 0,
-    ) -> None:
-        self.render = render
-        self.ready = ready
-        self.size_bytes = size_bytes
-
-
-class _Hold(NamedTuple):
-    """What must come first: the batch `after` which everything else of its source is refused, and until when."""
-
-    after: int
-    # When it may come back, and when it is not waited for any more (monotonic).
-    retry_s: float
-    ends_s: float
-    reason: str
-
-
-class _Incoming(NamedTuple):
-    """A message as it came: `payload` is the JSON text of a batch's events, where that is known already."""
-
-    message: cdc.ClientMessage
-    size_bytes: int
-    packing: Packing
-    payload: bytes | None = None
-    events: cdc.Events | None = None
 
 
 class CdcSession:
@@ -123,24 +87,14 @@ class CdcSession:
         self._sources: set[str] = set()
         self._state = State.OPEN
         self._close_with: tuple[int, str] | None = None
-        self._replies: deque[_Reply] = deque()
-        self._replies_bytes = 0
-        self._wake = asyncio.Event()
-        self._room = asyncio.Event()
+        self._replies = Replies(settings)
         self._group: asyncio.TaskGroup | None = None
         self._flushes: set[asyncio.Task[None]] = set()
         # Sources whose `persisted` stands in the queue, and whether it changed since.
         self._telling: dict[str, bool] = {}
-        # After a refusal for now, by source.
-        self._held: dict[str, _Hold] = {}
+        self._holding = Holding(clock, settings.hold_s_max)
         # What was agreed on at `connect`; until then, what is taken from anybody.
         self._agreed = self._agree(cdc.Capabilities())
-
-    @property
-    def _small_bytes(self) -> int:
-        """A message up to this size cannot break a limit on bytes, so it may be decoded in one go."""
-        limits = self._intake.gate.limits
-        return min(limits.payload_bytes_max, limits.event_bytes_max)
 
     async def run(self, messages: AsyncIterator[bytes]) -> None:
         """Serve until the peer is gone or everything is said."""
@@ -172,7 +126,7 @@ class CdcSession:
             for flush in self._flushes:
                 flush.cancel()
                 self._refuse(replies.stopping(), 0, None)
-            self._wake.set()
+            self._replies.wake()
 
     def tell_persisted(self, source: SourceId) -> None:
         """More of a source's batches are in the tables. The answer takes its place behind what is queued already, so
@@ -185,19 +139,18 @@ class CdcSession:
         sequence = self._intake.persisted(source)
         if sequence is not None:
             self._telling[source] = False
-            self._queue(_Reply(partial(self._render_told, source, sequence)))
+            self._replies.add(Reply(partial(self._render_told, source, sequence)))
 
     # Messages in
 
     async def _receive(self, data: bytes) -> None:
-        while self._full and self._state is not State.CLOSED:
-            self._room.clear()
-            await self._room.wait()
+        while self._replies.is_full and self._state is not State.CLOSED:
+            await self._replies.room()
         known = cdc.Peek()
         try:
             try:
                 data = packing.decompress(data, FRAME_BYTES_MAX)
-                incoming = self._decode(data)
+                incoming = read_message(data, self._intake.gate.limits, self._meter)
             except Invalid as error:
                 self._refuse_unreadable(data, error)
                 return
@@ -213,23 +166,13 @@ class CdcSession:
         if self._refused_in_a_row > self._settings.refusals_free_max:
             await asyncio.sleep(self._settings.refusal_pause_s)
 
-    def _decode(self, data: bytes) -> "_Incoming":
-        """The message and, where that is cheap, its events."""
-        if packing.packing_of(data) is Packing.MSGPACK:
-            return _Incoming(packing.decode_client(data), len(data), Packing.MSGPACK)
-        # One that will be refused anyway is not worth the reading.
-        affordable = self._meter is None or self._meter.delay_ms is None
-        if affordable and len(data) <= self._small_bytes and (whole := cdc.decode_whole_batch(data)) is not None:
-            return _Incoming(whole[0], len(data), Packing.JSON, whole[1], whole[2])
-        return _Incoming(cdc.decode_client(data), len(data), Packing.JSON)
-
     def _refuse_unreadable(self, data: bytes, error: Invalid) -> None:
         if self._step(Event.UNREADABLE) is Action.REFUSE:
             self._charge(1.0)
-            known = packing.peek(data) if packing.packing_of(data) is Packing.MSGPACK else cdc.peek(data)
+            known = peek(data)
             self._refuse(error, known.sequence_number, known.correlation_id)
 
-    def _act(self, incoming: "_Incoming") -> None:
+    def _act(self, incoming: Incoming) -> None:
         message = incoming.message
         action = self._step(_EVENTS[type(message)])
         match action, message:
@@ -240,14 +183,14 @@ class CdcSession:
                 self._greet(message)
             case Action.TELL, _:
                 self._charge(self._intake.gate.rates.settings.heartbeat_tokens)
-                self._queue(_Reply(lambda: (self._host.status(),)))
+                self._replies.add(Reply(lambda: (self._host.status(),)))
             case Action.FLUSH, cdc.FlushRequest():
                 self._charge(1.0)
                 source = self._source_of(message)
-                self._queue(_Reply(partial(self._render_flush_begun, source, message.correlation_id)))
+                self._replies.add(Reply(partial(self._render_flush_begun, source, message.correlation_id)))
             case Action.LEAVE, _:
                 self._close_with = (CLOSE_NORMAL, "")
-                self._wake.set()
+                self._replies.wake()
             case Action.REFUSE_STOPPING, _:
                 raise replies.stopping()
 
@@ -255,37 +198,26 @@ class CdcSession:
         if self._meter is not None:
             self._meter.take(tokens)
 
-    def _take(self, message: cdc.CdcBatch, incoming: "_Incoming") -> None:
+    def _take(self, message: cdc.CdcBatch, incoming: Incoming) -> None:
         source = self._source_of(message)
-        self._check_hold(source, message.sequence_number)
+        self._holding.check(source, message.sequence_number)
         try:
             self._charge(1.0)
             self._follow(source)
             self._check_message_size(incoming.size_bytes)
-            payload, events = incoming.payload, incoming.events
-            if payload is None or events is None:
-                payload, events = self._read_events(bytes(message.events), incoming.packing)
+            payload, events = read_events(message, incoming, self._intake.gate.limits)
             self._check_event_count(len(events))
             cdc.check_event_sequences(message, events)
             batch = self._batch(message, source, payload, events)
             ticket = self._intake.take(batch)
         except Overloaded as error:
-            self._hold(source, message.sequence_number, error)
+            self._holding.refused(source, message.sequence_number, error)
             raise
         self._refused_in_a_row = 0
         render = partial(self._render_outcome, ticket, source, batch.sequence, batch.count, message.correlation_id)
         if ticket.outcome is not None:
             ticket.outcome.add_done_callback(partial(self._settled, source, batch.sequence))
-        self._queue(_Reply(render, ticket.outcome, len(payload)))
-
-    def _read_events(self, raw: bytes, written: Packing) -> tuple[bytes, cdc.Events]:
-        """The JSON text of the events, and what they are. The sizes are looked at before anything is made of them."""
-        limits = self._intake.gate.limits
-        limits.check_payload(len(raw))
-        is_json = written is Packing.JSON
-        if len(raw) > limits.event_bytes_max:
-            limits.check_event(max((cdc if is_json else packing).event_sizes(raw), default=0))
-        return (raw, cdc.decode_events(raw)) if is_json else packing.decode_events(raw)
+        self._replies.add(Reply(render, ticket.outcome, len(payload)))
 
     def _check_message_size(self, size: int) -> None:
         most = self._agreed.max_message_size
@@ -326,8 +258,8 @@ class CdcSession:
         # highest durable sequence what it stays.
         assert self._group is not None
         settled = self._group.create_task(self._intake.settled(source))
-        settled.add_done_callback(lambda _: self._wake.set())
-        self._queue(_Reply(partial(self._render_greeting, source, message), settled))
+        settled.add_done_callback(lambda _: self._replies.wake())
+        self._replies.add(Reply(partial(self._render_greeting, source, message), settled))
 
     def _agree(self, asked: cdc.Capabilities) -> cdc.Capabilities:
         """What both sides can do."""
@@ -359,48 +291,13 @@ class CdcSession:
         self._host.follow(self, source)
         self._sources.add(source)
 
-    # A batch that is refused for now is sent again later. Those behind it that are on the wire already must not
-    # overtake it, or an older value would win over a newer one: they are refused as well until it has come back. How
-    # long that takes is not for a clock to say, since they may have waited on the wire for any time; the clock only
-    # ends it where a producer has given the batch up.
-
-    def _hold(self, source: SourceId, sequence: int, error: Exception) -> None:
-        retry_ms = replies.retry_delay_ms(error)
-        if retry_ms is None:
-            return
-        now_s = self._clock.monotonic_s()
-        held = self._held.get(source)
-        after = sequence if held is None or held.ends_s <= now_s else min(held.after, sequence)
-        retry_s = now_s + retry_ms / 1000
-        reason = getattr(error, "reason", "internal_error")
-        self._held[source] = _Hold(after, retry_s, retry_s + self._settings.hold_s_max, reason)
-
-    def _check_hold(self, source: SourceId, sequence: int) -> None:
-        held = self._held.get(source)
-        if held is None:
-            return
-        now_s = self._clock.monotonic_s()
-        if sequence > held.after and now_s < held.ends_s:
-            raise Overloaded(
-                f"an earlier batch waits for its retry. expected={held.after} got={sequence}",
-                retry_after_s=max(held.retry_s - now_s, _HELD_RETRY_S_MIN),
-                reason=held.reason,
-            )
-        if sequence == held.after or now_s >= held.ends_s:
-            del self._held[source]
-
     # Answers out
-
-    def _queue(self, reply: _Reply) -> None:
-        self._replies.append(reply)
-        self._replies_bytes += reply.size_bytes
-        self._wake.set()
 
     def _refuse(self, error: Exception, sequence: int, correlation_id: str | None) -> None:
         nack = replies.nack(error, now_ms=self._clock.now_ms(), sequence=sequence, correlation_id=correlation_id)
         self._stats.nacks[nack.reason] += 1
         self._refused_in_a_row += 1
-        self._queue(_Reply(lambda: (nack,)))
+        self._replies.add(Reply(lambda: (nack,)))
         if replies.is_oversized(error):
             self._oversized += 1
             if self._oversized >= self._intake.gate.rates.settings.oversized_max:
@@ -409,35 +306,25 @@ class CdcSession:
     def _expel(self) -> None:
         if self._step(Event.OFFENCE) is Action.EXPEL:
             self._close_with = (CLOSE_POLICY, "oversized messages")
-            self._wake.set()
-
-    @property
-    def _full(self) -> bool:
-        return (
-            len(self._replies) >= self._settings.replies_max or self._replies_bytes >= self._settings.replies_bytes_max
-        )
+            self._replies.wake()
 
     async def _write(self) -> None:
         try:
             while True:
-                if self._replies and ((ready := self._replies[0].ready) is None or ready.done()):
-                    reply = self._replies.popleft()
-                    self._replies_bytes -= reply.size_bytes
-                    self._room.set()
+                if (reply := self._replies.take()) is not None:
                     for message in reply.render():
                         await self._send(self._encode(message))
                 elif not self._replies and self._close_with is not None and not self._flushes:
                     await self._close(*self._close_with)
                     return
                 else:
-                    self._wake.clear()
-                    await self._wake.wait()
+                    await self._replies.changed()
         except OSError:
             # The peer is gone; the reader hears of it too.
             pass
         finally:
             self._state = State.CLOSED
-            self._room.set()
+            self._replies.ended()
 
     def _encode(self, message: cdc.ServerMessage) -> str | bytes:
         return packing.encode(message) if self._packing is Packing.MSGPACK else cdc.encode(message).decode()
@@ -445,8 +332,8 @@ class CdcSession:
     def _settled(self, source: SourceId, sequence: int, outcome: "asyncio.Future[Any]") -> None:
         error = None if outcome.cancelled() else outcome.exception()
         if isinstance(error, Exception):
-            self._hold(source, sequence, error)
-        self._wake.set()
+            self._holding.refused(source, sequence, error)
+        self._replies.wake()
 
     def _render_outcome(
         self, ticket: Ticket, source: SourceId, sequence: int, count: int, correlation_id: str | None
@@ -552,11 +439,11 @@ class CdcSession:
             return
         self._host.settle(source)
         sequence = self._intake.persisted(source) or 0
-        self._queue(_Reply(lambda: (self._render_persisted(sequence, correlation_id), self._host.status())))
+        self._replies.add(Reply(lambda: (self._render_persisted(sequence, correlation_id), self._host.status())))
 
     def _flushed(self, flush: "asyncio.Task[None]") -> None:
         self._flushes.discard(flush)
-        self._wake.set()
+        self._replies.wake()
 
     def _step(self, event: Event) -> Action:
         self._state, action = step(self._state, event)

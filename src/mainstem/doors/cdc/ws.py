@@ -28,6 +28,7 @@ from mainstem.wire.cdc import SOURCE_LENGTH_MAX
 FRAME_BYTES_MAX = cdc_ports.FRAME_BYTES_MAX
 SERVER_FRAME_BYTES_MAX = cdc_ports.SERVER_FRAME_BYTES_MAX
 
+SUBPROTOCOL = "mainstem.cdc.v1"
 CLOSE_GOING_AWAY = 1001
 CLOSE_TOO_LARGE = 1009
 CLOSE_TRY_AGAIN = 1013
@@ -77,7 +78,9 @@ class CdcDoor:
 
     async def serve(self, socket: WebSocket[Any, Any, Any]) -> None:
         """Serve one connection from its handshake to its end."""
-        await socket.accept()
+        # A page hands over its token as a subprotocol; its browser wants one of those that it offered to be taken up.
+        offered = socket.scope.get("subprotocols") or []
+        await socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in offered else None)
         rates = self._intake.gate.rates
         meter = None
         try:

@@ -46,7 +46,6 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_SIGNED_IN = b'<body data-signed-in="true">'
 
 _PAGES = files("mainstem.doors.console") / "pages"
 _CONSOLE_PAGE = (_PAGES / "console.html").read_bytes()
@@ -92,9 +91,9 @@ def console_router(clock: Clock) -> Router:
 
     def page_of(request: AnyRequest) -> Response[bytes]:
         principal = principal_of(request.scope)
-        page = _CONSOLE_PAGE
-        if principal.is_authenticated:
-            page = page.replace(b"<body>", _SIGNED_IN)
+        # What the page needs to show no button that this principal may not press.
+        told = f'<body data-role="{principal.role}" data-signed-in="{str(principal.is_authenticated).lower()}">'
+        page = _CONSOLE_PAGE.replace(b"<body>", told.encode())
         answer = Response(page, media_type=_TYPES["html"], headers=_HEADERS)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if principal.is_authenticated and scheme.lower() == "bearer" and principal.expires_s is not None:

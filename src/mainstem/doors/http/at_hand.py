@@ -1,6 +1,6 @@
 """Answers that are there before they are asked for: sent by the socket itself, without a task and without a thread.
 
-Whoever stands before a door (the limits, the gate) passes the question on as it passes requests on, so that nothing is
+What stands before a door (the limits, the gate) passes the question on as it passes requests on, so that nothing is
 answered here that would have been refused there. None at any of them means: go the ordinary way, which finds out why.
 """
 

@@ -52,6 +52,7 @@ class AuthGate:
         origins: Origins | None = None,
         refuses_itself: Callable[[str], bool] = lambda path: False,
         find: FindAtHand = nothing_at_hand,
+        refused: Counter[str] | None = None,
     ) -> None:
         self._app = app
         self._find = find
@@ -66,7 +67,7 @@ class AuthGate:
         # Paths whose protocol has refusals of its own: the door finds the error where the principal would be.
         self._refuses_itself = refuses_itself
         # By reason, for the metrics.
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter() if refused is None else refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let it through with its principal, or say why not."""
@@ -108,7 +109,7 @@ class AuthGate:
             self._held_open.remove(held)
 
     def at_hand(self, scope: HTTPScope) -> AtHand | None:
-        """An answer that needs no request, for whoever may have it."""
+        """An answer that needs no request, where the caller may have it."""
         try:
             principal = self._principal(scope)
         except Unauthenticated:
@@ -135,7 +136,7 @@ class AuthGate:
             if other is not None:
                 return other
             if not self._authenticator.is_on:
-                # Nobody asked for it.
+                # This server asks for no token, so a wrong one does no harm.
                 self._origins.check_origin(scope)
                 return ANYONE
             raise

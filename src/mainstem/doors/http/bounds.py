@@ -1,7 +1,7 @@
 """HTTP on a socket, bounded: a request that is never finished does not keep its connection for ever.
 
 uvicorn waits for the rest of a request as long as the client likes, and takes a head of any size. Here each part has
-its bound. Time that the application takes does not count, nor does the client's while nobody reads from it.
+its bound. Time that the application takes does not count, nor does the client's while the server does not read from it.
 
     nothing at all, or a head that is not whole   closed after `request_timeout_s`, by 408 once a request has begun
     a body, of which nothing comes                408 after the same time
@@ -14,7 +14,7 @@ The pipeline sends rows of a query as they are made, which may take a while: its
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from mainstem.doors.http.upgrades import StayingProtocol
 
 REQUEST_TIMEOUT_S = 30.0
 BODY_S_MAX = 600.0
@@ -25,7 +25,7 @@ _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(StayingProtocol):
     """One connection. The application that uvicorn was given says by its `request_timeout_s` how long it waits."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

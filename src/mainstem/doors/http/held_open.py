@@ -106,7 +106,7 @@ class Held:
         self._closing = asyncio.get_running_loop().create_task(self._close(reason))
 
     def let_go(self) -> None:
-        """Nobody listens any more."""
+        """The client has left."""
         if self._timer is not None:
             self._timer.cancel()
 

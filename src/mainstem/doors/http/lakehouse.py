@@ -1,6 +1,6 @@
 """The whole API a second time under `/lakehouse`, where DoLake's clients look for it.
 
-Plain ASGI in front of everything else: whoever comes by the longer name meets the same limits, the same gate and the
+Plain ASGI in front of everything else: a request by the longer name meets the same limits, the same gate and the
 same doors. DoLake's examples give engines `/lakehouse/v1` as the catalog, to which those add their own `/v1`.
 """
 

@@ -73,7 +73,7 @@ class Origins:
 
     def _is_ours(self, host: str) -> bool:
         name = _name(host)
-        # An address cannot be rebound: the browser was told it, and asked nobody.
+        # An address needs no look-up in DNS, so no foreign name can be made to lead here.
         return name is not None and (name in self._hosts or _is_loopback_name(name) or _is_address(name))
 
 

@@ -31,6 +31,7 @@ class Limited:
         clock: Clock,
         find: FindAtHand = nothing_at_hand,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        refused: Counter[int] | None = None,
     ) -> None:
         self._app = app
         self._rates = rates
@@ -39,7 +40,7 @@ class Limited:
         # Read by the protocol: how long it waits for the rest of a request.
         self.request_timeout_s = request_timeout_s
         # Answers that are refusals or failures, by their status.
-        self.refused: Counter[int] = Counter()
+        self.refused: Counter[int] = Counter() if refused is None else refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count it, and pass it on."""

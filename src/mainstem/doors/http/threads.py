@@ -27,7 +27,7 @@ class Threads:
         weakref.finalize(self, self._queue.put, None)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Let a thread make the call. It goes on to its end even if nobody waits for it any more."""
+        """Let a thread make the call. It goes on to its end even where its caller was cancelled."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -41,7 +41,7 @@ class Threads:
                 future.set_exception(error)
 
         def ended(value: T, error: BaseException | None) -> None:
-            # A loop that was closed meanwhile has nobody left to tell.
+            # The loop was closed meanwhile, and the caller with it.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(end, value, error)
 

@@ -35,6 +35,7 @@ AnyRequest = Request[Any, Any, Any]
 DeclaredKey = Callable[[TableName], tuple[str, ...]]
 
 _KEY_COLUMNS_MAX = 16
+_PARAMETERS = frozenset(["mode", "key", "format", "times"])
 
 
 class Format(StrEnum):
@@ -142,6 +143,12 @@ class Ingest:
         return asked.mode or Mode.UPSERT, key
 
 
+def check_parameters(request: AnyRequest, known: frozenset[str]) -> None:
+    """Raise Invalid for a parameter that would be passed over: a word typed wrong would mean something else."""
+    if unknown := sorted(set(request.query_params) - known):
+        raise Invalid(f"unknown parameter. expected={sorted(known)} got={unknown[:10]}", reason="unknown_parameter")
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What a request says of its rows."""
 
@@ -214,6 +221,7 @@ def ingest_router(ingest: Ingest) -> Router:
         ] = None,
     ) -> Taken:
         del idempotency
+        check_parameters(request, _PARAMETERS)
         columns = tuple(each.strip() for text in key or () for each in text.split(",") if each.strip())
         asked = Asked(mode=mode, key=columns, format=rows_format, times=times)
         return await ingest.take(request, f"{namespace}.{table}", asked)

@@ -143,8 +143,8 @@ def key_number(source: str, key: str) -> int:
 
 
 def source_of(principal: Principal, door: str) -> SourceId:
-    """Whose rows they are: each caller has keys of its own."""
-    name = principal.sub
+    """Whose rows they are: each caller has keys of its own. Two tenants may well have an `app` each."""
+    name = principal.source(principal.sub)
     if not name.isprintable() or len(name) > _SUB_LENGTH_MAX:
         name = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
     return SourceId(f"{door}/{name}")

@@ -1,6 +1,6 @@
 """Topics and their settings: made, changed, looked at and deleted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,8 @@ BROKER, TOPIC = 4, 2
 # Where a setting's value is from, as DescribeConfigs numbers it.
 _OF_TOPIC, _OF_SERVER, _DEFAULT = 1, 4, 5
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+# The settings of a topic from those that it has and what a request says of them.
+_Change = Callable[[Mapping[str, str], Any], dict[str, str]]
 
 
 def register(table: Table, cluster: Cluster) -> None:
@@ -26,8 +28,10 @@ def register(table: Table, cluster: Cluster) -> None:
     table.add(20, "DeleteTopics", 1, 6, partial(_delete_topics, cluster))
     table.add(21, "DeleteRecords", 0, 2, partial(_delete_records, cluster))
     table.add(32, "DescribeConfigs", 1, 4, partial(_describe_configs, cluster))
+    table.add(33, "AlterConfigs", 0, 2, partial(_alter_configs, cluster, lambda _, wanted: _whole(wanted)))
+    table.add(35, "DescribeLogDirs", 1, 4, partial(_describe_log_dirs, cluster))
     table.add(37, "CreatePartitions", 0, 3, partial(_create_partitions, cluster))
-    table.add(44, "IncrementalAlterConfigs", 0, 1, partial(_alter_configs, cluster))
+    table.add(44, "IncrementalAlterConfigs", 0, 1, partial(_alter_configs, cluster, _altered))
     table.add(46, "ListPartitionReassignments", 0, 0, _no_reassignments)
 
 
@@ -60,6 +64,8 @@ async def _create_topics(cluster: Cluster, request: Any, context: Context) -> Me
 
 async def _created(cluster: Cluster, wanted: Any, context: Context, *, validate_only: bool) -> TopicState | None:
     config = {each.name: each.value for each in wanted.configs if each.value is not None}
+    # First: who may not make a topic is not told whether it is there.
+    context.principal.check_write([cluster.topics.table_for(wanted.name)])
     if wanted.assignments and any(tuple(each.broker_ids) != (cluster.node_id,) for each in wanted.assignments):
         raise Invalid(f"replicas. expected=broker {cluster.node_id} alone", reason="invalid_assignment")
     if not wanted.assignments and wanted.replication_factor not in (-1, 1):
@@ -69,8 +75,7 @@ async def _created(cluster: Cluster, wanted: Any, context: Context, *, validate_
     if cluster.views.is_view(wanted.name):
         raise Invalid(f"the name is one of a table's changes. got={wanted.name}", reason="invalid_topic")
     partitions = _partitions_of(cluster, wanted)
-    table = cluster.topics.check_new(wanted.name, partitions, config)
-    context.principal.check_write([table])
+    cluster.topics.check_new(wanted.name, partitions, config)
     return None if validate_only else await cluster.topics.create(wanted.name, partitions, config)
 
 
@@ -222,7 +227,7 @@ def _broker_configs(cluster: Cluster) -> list[Message]:
     ]
 
 
-async def _alter_configs(cluster: Cluster, request: Any, context: Context) -> Message:
+async def _alter_configs(cluster: Cluster, change: _Change, request: Any, context: Context) -> Message:
     responses: list[Message] = []
     for each in request.resources:
         response: dict[str, Any] = {"resource_type": each.resource_type, "resource_name": each.resource_name}
@@ -230,7 +235,7 @@ async def _alter_configs(cluster: Cluster, request: Any, context: Context) -> Me
             if each.resource_type != TOPIC:
                 raise Invalid(f"kind of resource. expected={TOPIC} got={each.resource_type}")
             topic = _topic(cluster, each.resource_name, context, writes=True)
-            config = _altered(topic.config, each.configs)
+            config = change(topic.config, each.configs)
             check_config(config)
             if not request.validate_only:
                 await cluster.topics.configure(topic.name, config)
@@ -239,6 +244,13 @@ async def _alter_configs(cluster: Cluster, request: Any, context: Context) -> Me
             response |= _answer(error)
         responses.append(response)
     return {"responses": responses}
+
+
+def _whole(wanted: Any) -> dict[str, str]:
+    """The older way to change settings: those that are not named go back to their defaults."""
+    if any(each.value is None for each in wanted):
+        raise Invalid("topic settings. expected=values got=none", reason="invalid_config")
+    return {each.name: each.value for each in wanted}
 
 
 def _altered(config: Mapping[str, str], changes: Any) -> dict[str, str]:
@@ -259,6 +271,25 @@ def _altered(config: Mapping[str, str], changes: Any) -> dict[str, str]:
         else:
             raise Invalid(f"topic setting {each.name!r:.80}. expected=one that there is", reason="invalid_config")
     return altered
+
+
+async def _describe_log_dirs(cluster: Cluster, request: Any, context: Context) -> Message:
+    """One folder with everything that somebody may see. Sizes are of the batches as they came, without those that are
+    past their retention: what tools for Kafka show as the size of a topic."""
+    wanted = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
+    topics: list[Message] = []
+    for topic in list(cluster.topics.state.topics.values()):
+        if may_see(context.principal, topic) and (wanted is None or topic.name in wanted):
+            numbers = range(len(topic.partitions)) if wanted is None else sorted(wanted[topic.name])
+            parts = [_size(topic, number) for number in numbers if 0 <= number < len(topic.partitions)]
+            topics.append({"name": topic.name, "partitions": parts})
+    return {"results": [{"error_code": ErrorCode.none, "log_dir": "/mainstem", "topics": topics}]}
+
+
+def _size(topic: TopicState, number: int) -> Message:
+    state = topic.partitions[number]
+    kept = state.bytes * (state.end - state.start) // max(1, state.end)
+    return {"partition_index": number, "partition_size": kept, "offset_lag": 0, "is_future_key": False}
 
 
 async def _no_reassignments(request: Any, context: Context) -> Message:

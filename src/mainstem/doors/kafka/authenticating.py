@@ -20,6 +20,8 @@ PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 _MECHANISM, _EXCHANGE, _IS_DONE = "sasl.mechanism", "sasl.exchange", "sasl.done"
 # The token of a connection, and when it was last looked at.
 _TOKEN, _LOOKED_S = "sasl.token", "sasl.looked_s"
+# As of which version of the users a connection's user is who it is.
+_VERSION = "sasl.version"
 # A key that was taken out ends what its tokens opened after so long.
 RECHECK_S = 5.0
 MESSAGE_BYTES_MAX = 32 * 1024
@@ -56,8 +58,14 @@ class Authentication:
         return self._is_still_good(context)
 
     def _is_still_good(self, context: Context) -> bool:
-        """Whether the keys of this moment still vouch for the connection's token."""
+        """Whether the keys of this moment still vouch for the connection's token, or its user is who it was."""
         token, now_s = context.kept.get(_TOKEN), self.clock.monotonic_s()
+        if token is None and context.kept.get(_VERSION) != self.users.version:
+            context.kept[_IS_DONE] = (
+                self.users.find(context.principal.sub, context.kept.get(_VERSION)) == context.principal
+            )
+            context.kept[_VERSION] = self.users.version
+            return bool(context.kept[_IS_DONE])
         if token is None or now_s - context.kept.get(_LOOKED_S, 0.0) < RECHECK_S:
             return True
         try:
@@ -103,7 +111,7 @@ async def _authenticate(authentication: Authentication, request: Any, context: C
             answer = exchange.step(said)
             if exchange.state is not ScramState.DONE:
                 return {"error_code": ErrorCode.none, "auth_bytes": answer}
-            principal, token = authentication.users.principal(exchange.user), None
+            principal, token = authentication.users.proven(exchange), None
             context.kept.pop(_EXCHANGE, None)
     except Unauthenticated as error:
         context.kept.pop(_EXCHANGE, None)
@@ -119,6 +127,7 @@ async def _authenticate(authentication: Authentication, request: Any, context: C
     context.is_known = True
     context.kept[_IS_DONE] = True
     context.kept[_TOKEN], context.kept[_LOOKED_S] = token, authentication.clock.monotonic_s()
+    context.kept[_VERSION] = authentication.users.version
     context.kept.pop(_MECHANISM, None)
     lifetime_ms = 0
     if principal.expires_s is not None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from mainstem.admission import Principal, Role
+from mainstem.admission import Principal
 from mainstem.doors.kafka.dispatch import Context, Table
 from mainstem.doors.kafka.errors import code_of
 from mainstem.feeds.topics.partition import LEADER_EPOCH
@@ -49,9 +49,10 @@ class Cluster:
         """The same by its id."""
         return self.topics.by_id(topic_id) or self.views.by_id(topic_id)
 
-    @property
-    def broker(self) -> Message:
-        return {"node_id": self.node_id, "broker_id": self.node_id, "host": self.host, "port": self.port, "rack": None}
+    def broker(self, context: Context) -> Message:
+        """The one broker, at the address by which this client reaches it."""
+        host, port = context.told or (self.host, self.port)
+        return {"node_id": self.node_id, "broker_id": self.node_id, "host": host, "port": port, "rack": None}
 
 
 def register(table: Table, cluster: Cluster) -> None:
@@ -101,7 +102,7 @@ async def _metadata(cluster: Cluster, request: Any, context: Context) -> Message
         for each in wanted:
             topics.append(await _one(cluster, each, context.principal, creates=creates))
     return {
-        "brokers": [cluster.broker],
+        "brokers": [cluster.broker(context)],
         "cluster_id": cluster.id,
         "controller_id": cluster.node_id,
         "topics": topics,
@@ -181,7 +182,7 @@ async def _describe_cluster(cluster: Cluster, request: Any, context: Context) ->
         "endpoint_type": getattr(request, "endpoint_type", 1),
         "cluster_id": cluster.id,
         "controller_id": cluster.node_id,
-        "brokers": [cluster.broker],
+        "brokers": [cluster.broker(context)],
         "cluster_authorized_operations": _NOT_ASKED,
     }
 
@@ -225,8 +226,3 @@ def may_see(principal: Principal, topic: TopicState) -> bool:
 def may_write(principal: Principal, topic: TopicState) -> bool:
     """Whether somebody may write a topic."""
     return principal.may_write(table_of(topic))
-
-
-def is_admin(principal: Principal) -> bool:
-    """Whether somebody may do what is everybody's matter."""
-    return principal.has(Role.ADMIN)

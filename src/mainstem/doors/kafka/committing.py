@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from mainstem.doors.kafka.cluster import may_see
 from mainstem.doors.kafka.dispatch import Context, Table
-from mainstem.doors.kafka.grouping import Grouping, code, may_group
+from mainstem.doors.kafka.grouping import Grouping, code, may_enter, may_group
 from mainstem.feeds.groups.classic import ClassicGroup
 from mainstem.feeds.groups.entries import Offset
 from mainstem.feeds.groups.offsets import Committer
@@ -92,7 +92,8 @@ async def _commit(grouping: Grouping, request: Any, context: Context) -> Message
         knows_epochs=context.version >= _KNOWS_EPOCHS,
     )
     error = ErrorCode.none
-    if not may_group(context.principal):
+    if not may_enter(grouping, context.principal, request.group_id):
+        # An offset of a topic that its readers may not see would shut them out of their own group.
         error = ErrorCode.group_authorization_failed
     else:
         try:

@@ -18,6 +18,7 @@ from mainstem.doors.kafka.throttling import throttled
 from mainstem.model.errors import Invalid, MainstemError
 from mainstem.wire.kafka.frames import Buffer, Framer, RequestHead, framed, read_head
 from mainstem.wire.kafka.messages import API_VERSIONS, answer_head, decode_request, encode_response
+from mainstem.wire.passing import TOLD
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.context.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.context.told = transport.get_extra_info(TOLD)
         if not self._door.joined(self):
             transport.close()
             return

@@ -48,6 +48,8 @@ class Context:
 
     # Where the client comes from, "host:port".
     peer: str
+    # What it is to connect to, where it came by another gateway; None: this one's own address.
+    told: tuple[str, int] | None = None
     client_id: str | None = None
     version: int = 0
     correlation_id: int = 0

@@ -43,11 +43,13 @@ class KafkaDoor:
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a socket that is bound."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self.table, self._settings, self), sock=listener, ssl=tls, backlog=LISTEN_BACKLOG
-        )
+        self._server = await loop.create_server(self.connection, sock=listener, ssl=tls, backlog=LISTEN_BACKLOG)
         # Ends with `close`, which awaits it.
         self._idle_task = loop.create_task(self._end_idle(), name="kafka-idle")
+
+    def connection(self) -> Connection:
+        """The door's end of a connection."""
+        return Connection(self.table, self._settings, self)
 
     async def close(self) -> None:
         """Stop listening, and end every connection."""
@@ -69,8 +71,8 @@ class KafkaDoor:
     def _is_over(self, connection: Connection, now_s: float) -> bool:
         if connection.active_s < now_s - self._settings.idle_s:
             return True
-        # Whoever does not log in takes a place away from those who do. Once in, a token's end is the next request's
-        # matter.
+        # A connection that does not log in takes a place from those that do. Once in, a token's end is the next
+        # request's matter.
         is_late = connection.opened_s < now_s - self._settings.login_s
         return is_late and not connection.context.is_known and not self.is_allowed(connection.context)
 

@@ -204,8 +204,8 @@ def _wanted_for_listing(
 async def _listed(
     fetching: Fetching, partition: Partition | View, timestamp: int, *, committed: bool
 ) -> dict[str, Any]:
+    end = partition.stable() if committed else partition.end
     if timestamp == LATEST:
-        end = partition.stable() if committed else partition.end
         return {"offset": end, "leader_epoch": LEADER_EPOCH}
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return {"offset": partition.start, "leader_epoch": LEADER_EPOCH}
@@ -214,7 +214,7 @@ async def _listed(
     if timestamp == MAX_TIMESTAMP:
         found = await fetching.reader.newest(partition)
     else:
-        found = await fetching.reader.first_at(partition, timestamp)
+        found = await fetching.reader.first_at(partition, timestamp, before=end)
     if found is None:
         return {}
     return {"offset": found.offset, "timestamp": found.timestamp, "leader_epoch": LEADER_EPOCH}

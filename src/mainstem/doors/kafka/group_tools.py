@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 from mainstem.admission import Principal
 from mainstem.doors.kafka.cluster import may_see
 from mainstem.doors.kafka.dispatch import Context, Table
-from mainstem.doors.kafka.grouping import Grouping, code, may_group
+from mainstem.doors.kafka.grouping import Grouping, code, may_group, topics_of
 from mainstem.feeds.groups.classic_values import State
-from mainstem.feeds.groups.modern import ModernGroup, pack
+from mainstem.feeds.groups.modern import ModernGroup
+from mainstem.feeds.groups.modern_values import pack
 from mainstem.feeds.groups.reasons import Refused
 from mainstem.wire.kafka.messages import Message
 
@@ -33,7 +34,7 @@ async def _find(grouping: Grouping, request: Any, context: Context) -> Message:
     """There is one coordinator: this broker."""
     kind = getattr(request, "key_type", GROUP)
     error = ErrorCode.none if kind in (GROUP, TRANSACTION) else ErrorCode.invalid_request
-    broker = grouping.cluster.broker
+    broker = grouping.cluster.broker(context)
     where = {"node_id": broker["node_id"], "host": broker["host"], "port": broker["port"]}
     if error:
         where = {"node_id": -1, "host": "", "port": -1}
@@ -48,7 +49,7 @@ def may_see_group(grouping: Grouping, principal: Principal, group: str) -> bool:
         return False
     if principal.is_unbounded:
         return True
-    topics = [grouping.cluster.find(name) for name, _ in grouping.offsets.all_of(group)]
+    topics = [grouping.cluster.find(name) for name in topics_of(grouping, group)]
     return bool(topics) and all(topic is not None and may_see(principal, topic) for topic in topics)
 
 

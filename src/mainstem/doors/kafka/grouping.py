@@ -13,9 +13,11 @@ from mainstem.doors.kafka.dispatch import Context, Table
 from mainstem.feeds.groups.assignors import Assignment
 from mainstem.feeds.groups.classic_values import Join, Protocol
 from mainstem.feeds.groups.coordinator import Coordinator
-from mainstem.feeds.groups.modern import Beat, ModernGroup, pack
+from mainstem.feeds.groups.modern import ModernGroup
+from mainstem.feeds.groups.modern_values import Beat, pack
 from mainstem.feeds.groups.offsets import Offsets
 from mainstem.feeds.groups.reasons import Reason, Refused
+from mainstem.wire.kafka import subscriptions
 from mainstem.wire.kafka.messages import Message
 
 # From these versions on a client knows that its first join is answered with an id, and that a leader may skip.
@@ -47,7 +49,7 @@ def code(refused: Refused) -> ErrorCode:
 
 
 def may_group(principal: Principal) -> bool:
-    """Whether somebody may be in groups at all: whoever may read may."""
+    """Whether a principal may be in groups at all: one that may read may."""
     return principal.has(Role.READER)
 
 
@@ -58,12 +60,20 @@ def may_enter(grouping: Grouping, principal: Principal, group: str) -> bool:
         return False
     if principal.is_unbounded:
         return True
+    topics = [grouping.cluster.find(name) for name in topics_of(grouping, group)]
+    return all(topic is None or may_see(principal, topic) for topic in topics)
+
+
+def topics_of(grouping: Grouping, group: str) -> frozenset[str]:
+    """The topics that a group has offsets of, and those that its members name."""
     names = {name for name, _ in grouping.offsets.all_of(group)}
     known = grouping.groups.get(group)
     if isinstance(known, ModernGroup):
         names |= {name for member in known.members.values() for name in member.topics}
-    topics = [grouping.cluster.find(name) for name in names]
-    return all(topic is None or may_see(principal, topic) for topic in topics)
+    elif known is not None and known.protocol_type == subscriptions.CONSUMER:
+        said = {each.metadata for member in known.members.values() for each in member.protocols}
+        names = names.union(*map(subscriptions.topics_of, said))
+    return frozenset(names)
 
 
 async def _join(grouping: Grouping, request: Any, context: Context) -> Message:

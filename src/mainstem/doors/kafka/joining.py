@@ -11,14 +11,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from mainstem.doors.kafka.cluster import Cluster, may_write
-from mainstem.doors.kafka.dispatch import Context, Encoded, Handler, Table
+from mainstem.doors.kafka.dispatch import Answered, Context, Encoded, Handler, Table
 from mainstem.doors.kafka.errors import code_of
+from mainstem.doors.kafka.producing import named
 from mainstem.doors.kafka.transacting import own_name
 from mainstem.feeds.transactions.coordinator import Transactions
 from mainstem.feeds.transactions.section import PartitionKey
 from mainstem.feeds.transactions.states import Reason, Refused
 from mainstem.model.errors import Invalid
-from mainstem.wire.kafka.messages import Message
+from mainstem.wire.kafka.produced import ProducedPartition, ProducedTopic, encode_produced
 from mainstem.wire.kafka.records import read_head
 
 PRODUCE = 0
@@ -35,7 +36,7 @@ class _Line:
 
 
 def register(table: Table, cluster: Cluster, transactions: Transactions) -> None:
-    """Let partitions take part before whoever answers Produce now gets the request."""
+    """Let partitions take part before the handler of Produce gets the request."""
     entry = table.get(PRODUCE)
     assert entry is not None, "Produce is registered first"
     handler = partial(_produce, cluster, transactions, entry.handler)
@@ -44,7 +45,7 @@ def register(table: Table, cluster: Cluster, transactions: Transactions) -> None
 
 async def _produce(
     cluster: Cluster, transactions: Transactions, produce: Handler, request: Any, context: Context
-) -> Message | Encoded | None:
+) -> Answered:
     version = context.version
     if version < JOINS or request.transactional_id is None:
         return await produce(request, context)
@@ -59,7 +60,7 @@ async def _produce(
             try:
                 await _join(transactions, own_name(context.principal, request.transactional_id), missing)
             except Refused as refused:
-                return None if request.acks == 0 else _refused(request, refused, by_id=version > JOINS)
+                return None if request.acks == 0 else _refused(request, refused, version)
             context.version = version
             # Up to its first await the handler puts the records in line: then the next one may. Where the connection
             # is lost right here nobody waits for the answer, and the records are durable or not, as ever.
@@ -98,23 +99,18 @@ async def _join(transactions: Transactions, name: str, missing: dict[tuple[int, 
         await transactions.add(name, producer_id, epoch, partitions=keys)
 
 
-def _refused(request: Any, refused: Refused, *, by_id: bool) -> Message:
+def _refused(request: Any, refused: Refused, version: int) -> Encoded:
     code = code_of(refused)
     if refused.reason is Reason.FENCED:
         code = ErrorCode.invalid_producer_epoch
     elif refused.reason is Reason.NOT_AVAILABLE:
         # The one that producers try again.
         code = ErrorCode.not_enough_replicas
-    return {
-        "responses": [
-            {
-                "name": None if by_id else each.name,
-                "topic_id": each.topic_id if by_id else None,
-                "partition_responses": [
-                    {"index": part.index, "error_code": code, "error_message": str(refused), "base_offset": -1}
-                    for part in each.partition_data
-                ],
-            }
-            for each in request.topic_data
-        ]
-    }
+    topics = [
+        ProducedTopic(
+            named(each, by_id=version > JOINS),
+            [ProducedPartition(part.index, code, error_message=str(refused)) for part in each.partition_data],
+        )
+        for each in request.topic_data
+    ]
+    return Encoded(encode_produced(version, topics))

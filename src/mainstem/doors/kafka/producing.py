@@ -4,18 +4,22 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from mainstem.doors.kafka.cluster import Cluster, may_write
-from mainstem.doors.kafka.dispatch import Context, Table
+from mainstem.doors.kafka.dispatch import Context, Encoded, Table
 from mainstem.doors.kafka.errors import code_of
 from mainstem.feeds.topics.partition import Accepted, Partition
 from mainstem.feeds.topics.state import TopicState
 from mainstem.model.errors import Invalid, MainstemError
 from mainstem.runtime.clock import Clock
-from mainstem.wire.kafka.messages import Message
+from mainstem.wire.kafka.produced import BY_ID, ProducedPartition, ProducedTopic, encode_produced
 from mainstem.wire.kafka.records import BatchHead, read_batch
+
+# What a request says that names no topic.
+NO_TOPIC = UUID(int=0)
 
 # Raises a MainstemError where a producer may not write a batch of its transaction into a partition.
 CheckTransaction = Callable[[BatchHead, Partition], None]
@@ -33,33 +37,29 @@ def register(table: Table, cluster: Cluster, clock: Clock, check_transaction: Ch
 
 async def _produce(
     cluster: Cluster, clock: Clock, check: CheckTransaction, request: Any, context: Context
-) -> Message | None:
+) -> Encoded | None:
     acks: int = request.acks
-    by_id = context.version >= 13
+    version = context.version
+    by_id = version >= BY_ID
     now_ms = clock.now_ms()
-    topics: list[dict[str, Any]] = []
-    waiting: list[tuple[dict[str, Any], Accepted]] = []
+    topics: list[ProducedTopic] = []
+    waiting: list[tuple[list[ProducedPartition], int, Accepted]] = []
     # All of it before the first await: requests of one connection are appended in the order in which they came.
     for each in request.topic_data:
         topic = cluster.topics.by_id(each.topic_id) if by_id else cluster.topics.get(each.name)
-        answers: list[dict[str, Any]] = []
+        answers: list[ProducedPartition] = []
         for part in each.partition_data:
             answer, accepted = _append(cluster, check, topic, part, acks, now_ms, context, by_id=by_id)
-            answers.append(answer)
             if accepted is not None:
-                waiting.append((answer, accepted))
-        topics.append(
-            {
-                "name": None if by_id else each.name,
-                "topic_id": each.topic_id if by_id else None,
-                "partition_responses": answers,
-            }
-        )
+                waiting.append((answers, len(answers), accepted))
+            answers.append(answer)
+        topics.append(ProducedTopic(named(each, by_id=by_id), answers))
     if acks == 0:
         return None
-    for answer, accepted in waiting:
-        await _durable(answer, accepted)
-    return {"responses": topics}
+    for answers, at, accepted in waiting:
+        if (error := await _durable(accepted)) is not None:
+            answers[at] = refused(answers[at].partition, error)
+    return Encoded(encode_produced(version, topics))
 
 
 def _append(
@@ -72,18 +72,17 @@ def _append(
     context: Context,
     *,
     by_id: bool,
-) -> tuple[dict[str, Any], Accepted | None]:
-    answer: dict[str, Any] = {"index": part.index, "error_code": ErrorCode.none, "base_offset": -1}
+) -> tuple[ProducedPartition, Accepted | None]:
     partition: Partition | None = None
     if topic is not None:
         partition = cluster.topics.partition(topic, part.index)
     if topic is None or partition is None:
         unknown = ErrorCode.unknown_topic_id if by_id and topic is None else ErrorCode.unknown_topic_or_partition
-        return {**answer, "error_code": unknown}, None
+        return ProducedPartition(part.index, unknown), None
     if not may_write(context.principal, topic):
-        return {**answer, "error_code": ErrorCode.topic_authorization_failed}, None
+        return ProducedPartition(part.index, ErrorCode.topic_authorization_failed), None
     if acks not in (0, 1, -1):
-        return {**answer, "error_code": ErrorCode.invalid_required_acks}, None
+        return ProducedPartition(part.index, ErrorCode.invalid_required_acks), None
     try:
         records = bytes(part.records or b"")
         head = read_batch(records)
@@ -93,25 +92,30 @@ def _append(
             check(head, partition)
         accepted = partition.append(head, records, now_ms)
     except MainstemError as error:
-        return _refused(answer, error), None
-    answer["base_offset"] = accepted.base_offset
-    answer["log_append_time"] = accepted.append_time_ms
-    answer["log_start_offset"] = partition.start
-    return answer, accepted
+        return refused(part.index, error), None
+    base, time_ms, _ = accepted
+    return ProducedPartition(part.index, 0, base, time_ms, partition.start), accepted
 
 
-async def _durable(answer: dict[str, Any], accepted: Accepted) -> None:
-    """Wait until a batch is durable. acks=1 waits as well: there is no other replica that could be behind."""
-    if accepted.outcome is None:
-        return
-    if not accepted.outcome.done():
-        await asyncio.wait([accepted.outcome])
-    error = accepted.outcome.exception()
-    if isinstance(error, MainstemError):
-        answer |= _refused({**answer, "base_offset": -1}, error)
-    elif error is not None:
+async def _durable(accepted: Accepted) -> MainstemError | None:
+    """Wait until a batch is durable; why it is not, where it is not in the log. acks=1 waits as well: there is no other
+    replica that could be behind."""
+    outcome = accepted.outcome
+    if outcome is None:
+        return None
+    if not outcome.done():
+        await asyncio.wait([outcome])
+    error = outcome.exception()
+    if error is not None and not isinstance(error, MainstemError):
         raise error
+    return error
 
 
-def _refused(answer: dict[str, Any], error: MainstemError) -> dict[str, Any]:
-    return {**answer, "error_code": code_of(error), "error_message": str(error)}
+def named(topic: Any, *, by_id: bool) -> str | UUID:
+    """A topic of a request, as its answer names it."""
+    return (topic.topic_id or NO_TOPIC) if by_id else topic.name
+
+
+def refused(partition: int, error: MainstemError) -> ProducedPartition:
+    """The answer for a batch that is not in the log."""
+    return ProducedPartition(partition, code_of(error), error_message=str(error))

@@ -41,6 +41,9 @@ def throttled(key: int, answer: Answered, delay_ms: int) -> Answered:
     """The same answer, with the time in it."""
     if isinstance(answer, Mapping):
         return {**answer, "throttle_time": delay_ms}
+    if isinstance(answer, Encoded) and key == PRODUCE:
+        # A buffer of its own (`encode_produced`), behind what became of the batches.
+        return Encoded([answer.body[0], _MS.pack(delay_ms), *answer.body[2:]])
     if isinstance(answer, Encoded) and key == FETCH and answer.body:
         # The first field of its answer, in all versions.
         first = bytes(answer.body[0])

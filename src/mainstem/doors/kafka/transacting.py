@@ -14,9 +14,9 @@ from mainstem.doors.kafka.cluster import may_see, may_write
 from mainstem.doors.kafka.committing import read_offsets
 from mainstem.doors.kafka.dispatch import Context, Table
 from mainstem.doors.kafka.errors import code_of
-from mainstem.doors.kafka.grouping import Grouping, may_group
+from mainstem.doors.kafka.grouping import Grouping, may_enter
 from mainstem.feeds.groups.matching import match
-from mainstem.feeds.groups.modern import Topic
+from mainstem.feeds.groups.modern_values import Topic
 from mainstem.feeds.groups.offsets import Committer
 from mainstem.feeds.groups.reasons import Refused as GroupRefused
 from mainstem.feeds.topics.partition import Partition
@@ -78,8 +78,8 @@ def _may_transact(principal: Principal) -> bool:
 
 
 def own_name(principal: Principal, name: str) -> str:
-    """The name that a transactional id means. Whoever is bound to namespaces or tables has names of its own: with those
-    of others it could fence their producers, and end what they have open."""
+    """The name that a transactional id means. A principal bound to namespaces or tables has names of its own: with
+    those of others it could fence their producers, and end what they have open."""
     return name if principal.is_unbounded else _prefix(principal) + name
 
 
@@ -208,7 +208,7 @@ async def _add_offsets(transacting: Transacting, request: Any, context: Context)
     error = ErrorCode.none
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
-    elif not may_group(context.principal):
+    elif not may_enter(transacting.grouping, context.principal, request.group_id):
         error = ErrorCode.group_authorization_failed
     else:
         try:
@@ -233,7 +233,7 @@ async def _commit_offsets(transacting: Transacting, request: Any, context: Conte
     joins = context.version >= _OFFSETS_JOIN
     if not _may_transact(context.principal):
         error = ErrorCode.transactional_id_authorization_failed
-    elif joins and not may_group(context.principal):
+    elif not may_enter(transacting.grouping, context.principal, request.group_id):
         error = ErrorCode.group_authorization_failed
     else:
         try:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mainstem.admission import Principal, Role
+from mainstem.documents import Node, parse_filter
+from mainstem.documents.expressions import Scope, check_variable, evaluate, parse_expression
+from mainstem.documents.values import MISSING, date_of_ms
 from mainstem.doors.mongo.errors import CommandFailed, unknown_field, wrong_type
 from mainstem.feeds.documents.writing import Retry, Unit
 from mainstem.model.names import TableName
@@ -100,6 +103,7 @@ class Call:
     session: bytes | None = None
     # What it writes outside of a transaction: given up when the command ends, however it ends.
     units: list[Unit] = field(default_factory=list)
+    _scope: Scope | None = None
 
     @property
     def name(self) -> str:
@@ -174,6 +178,23 @@ class Call:
         if not isinstance(value, Mapping):
             raise wrong_type(self.name, name, value, "object")
         return value
+
+    def scope(self) -> Scope:
+        """The variables of the command's expressions: the time, and what `let` defines. Constants, worked out once."""
+        if self._scope is None:
+            self._scope = {"NOW": date_of_ms(self.door.clock.now_ms())}
+            values = {check_variable(name): parse_expression(value) for name, value in self.document("let").items()}
+            found = {name: evaluate(value, {}, self._scope) for name, value in values.items()}
+            self._scope |= {name: None if value is MISSING else value for name, value in found.items()}
+        return self._scope
+
+    def filter(self, name: str) -> Node:
+        """A field that is a filter, with the command's variables in it."""
+        return self.parsed(self.document(name))
+
+    def parsed(self, filter: Mapping[str, Any]) -> Node:
+        """A filter with the command's variables in it."""
+        return parse_filter(filter, scope=self.scope())
 
     def number(self, name: str, default: int | None = None) -> int | None:
         """A field that is a whole number."""

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from mainstem.admission import ANYONE, Principal
 from mainstem.model.errors import Invalid
 from mainstem.wire.mongo.compression import Compressor
-from mainstem.wire.mongo.frames import BadFrame, Decoder, Request, encode_document, reply
+from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX, BadFrame, Decoder, Request, encode_document, reply
+from mainstem.wire.passing import TOLD
 
 if TYPE_CHECKING:
     from mainstem.admission.scram import Exchange
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Requests that wait, and bytes of them: beyond either the socket is left alone.
 READ_AHEAD = 16
+READ_AHEAD_BYTES_MAX = 16 * 1024 * 1024
+# The largest message of one that has not said who it is, where that is asked.
+LOGIN_MESSAGE_BYTES_MAX = 512 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -29,15 +34,21 @@ class Connection(asyncio.Protocol):
     def __init__(self, door: "MongoDoor", number: int) -> None:
         self.door = door
         self.number = number
-        self.principal: Principal | None = None if door.asks_for_login else ANYONE
+        self._decoder = Decoder()
+        self.principal: Principal | None
+        # As of which version of the users the principal is who it is.
+        self.users_version: int
+        self.log_out()
         # A login that is under way.
         self.exchange: Exchange | None = None
         self.client: dict[str, Any] = {}
         self.compressors: tuple[Compressor, ...] = ()
         self.peer = ""
         self.address = ""
-        self._decoder = Decoder()
+        # What it is to connect to, where it came by another gateway.
+        self.told = ""
         self._requests: deque[Request] = deque()
+        self._waiting_bytes = 0
         self._woken = asyncio.Event()
         self._can_write = asyncio.Event()
         self._can_write.set()
@@ -55,6 +66,8 @@ class Connection(asyncio.Protocol):
         self.peer = f"{peer[0]}:{peer[1]}" if peer else ""
         host = f"[{here[0]}]" if here and ":" in here[0] else (here[0] if here else "localhost")
         self.address = f"{host}:{here[1]}" if here else host
+        if (told := transport.get_extra_info(TOLD)) is not None:
+            self.told = f"{told[0]}:{told[1]}"
         if not self.door.enter(self):
             transport.close()
             self._ended = True
@@ -72,11 +85,15 @@ class Connection(asyncio.Protocol):
             self._woken.set()
             return
         self._requests.extend(requests)
+        self._waiting_bytes += sum([request.size_bytes for request in requests])
         if self._requests:
             self._woken.set()
-        if len(self._requests) > READ_AHEAD and not self._is_paused:
+        if not self._is_paused and self._is_ahead(READ_AHEAD, READ_AHEAD_BYTES_MAX):
             self._is_paused = True
             self._transport.pause_reading()
+
+    def _is_ahead(self, requests: int, size: int) -> bool:
+        return len(self._requests) > requests or self._waiting_bytes > size
 
     def eof_received(self) -> bool:
         self._ended = True
@@ -99,6 +116,26 @@ class Connection(asyncio.Protocol):
 
     # What the door calls
 
+    def log_in(self, principal: Principal) -> None:
+        """From now on it is somebody's."""
+        self.principal, self.users_version = principal, self.door.users.version
+        self._decoder.message_bytes_max = MESSAGE_BYTES_MAX
+
+    def log_out(self) -> None:
+        """It is nobody's again; where no login is asked for, that is anyone's."""
+        self.principal, self.users_version = None if self.door.asks_for_login else ANYONE, self.door.users.version
+        self._decoder.message_bytes_max = MESSAGE_BYTES_MAX if self.principal else LOGIN_MESSAGE_BYTES_MAX
+
+    def look_up(self) -> None:
+        """Users changed: find out who it is now. A user that is gone is nobody."""
+        if self.principal is not None and self.principal.is_authenticated:
+            found = self.door.users.find(self.principal.sub, self.users_version)
+            if found is None:
+                self.log_out()
+            else:
+                self.principal = found
+        self.users_version = self.door.users.version
+
     def close(self) -> None:
         """Let go of the socket once what is under way is answered."""
         self._ended = True
@@ -113,7 +150,8 @@ class Connection(asyncio.Protocol):
                     self._woken.clear()
                     await self._woken.wait()
                 request = self._requests.popleft()
-                if self._is_paused and len(self._requests) <= READ_AHEAD // 2:
+                self._waiting_bytes -= request.size_bytes
+                if self._is_paused and not self._is_ahead(READ_AHEAD // 2, READ_AHEAD_BYTES_MAX // 2):
                     self._is_paused = False
                     self._transport.resume_reading()
                 await self._answer(request)

@@ -22,6 +22,7 @@ NAMES = {
     22: "InvalidBSON",
     26: "NamespaceNotFound",
     27: "IndexNotFound",
+    31: "RoleNotFound",
     40: "ConflictingUpdateOperators",
     43: "CursorNotFound",
     48: "NamespaceExists",
@@ -70,6 +71,7 @@ NAMES = {
     40414: "Location40414",
     40415: "Location40415",
     40573: "Location40573",
+    51003: "Location51003",
 }
 
 # By the word that an `Invalid` carries, of those that the language of documents does not have.

@@ -2,7 +2,19 @@
 
 from importlib import import_module
 
-FAMILIES = ("hello", "reads", "writes", "modify", "transactions", "collections", "indexes", "aggregate", "admin")
+FAMILIES = (
+    "hello",
+    "reads",
+    "explain",
+    "writes",
+    "modify",
+    "transactions",
+    "collections",
+    "indexes",
+    "aggregate",
+    "admin",
+    "users",
+)
 
 
 def load() -> None:

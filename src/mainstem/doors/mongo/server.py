@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,10 +71,10 @@ class MongoDoor:
 
     # Life
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> int:
         """Take connections. The port, which may have been picked."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, host, port, ssl=tls, backlog=1024)
+        self._server = await loop.create_server(self.connection, sock=listener, ssl=tls, backlog=1024)
         self.port = int(self._server.sockets[0].getsockname()[1])
         # Not in a task group: it lives until `close`, which awaits it.
         self._housekeeping = asyncio.create_task(self._keep_house())
@@ -91,7 +92,8 @@ class MongoDoor:
         for connection in list(self.connections):
             connection.close()
 
-    def _connection(self) -> Connection:
+    def connection(self) -> Connection:
+        """The door's end of a connection."""
         self.connections_made += 1
         return Connection(self, self.connections_made)
 
@@ -156,6 +158,8 @@ class MongoDoor:
         database = request.database or body.get("$db")
         if not isinstance(database, str) or not database:
             raise CommandFailed(40571, "OP_MSG requests require a $db argument")
+        if connection.users_version != self.users.version:
+            connection.look_up()
         principal = connection.principal
         if command.role is not None:
             if principal is None:

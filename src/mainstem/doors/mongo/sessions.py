@@ -214,7 +214,7 @@ def _refusal(code: int, number: int, state: TxnState) -> CommandFailed:
 
 
 def session_id(body: Any, user: str) -> bytes | None:
-    """The session that a command names, as one of its user: whoever else knows its number has another session, and
+    """The session that a command names, as one of its user: another user with the same number has another session, and
     neither goes on with the transaction nor ends it."""
     lsid = body.get("lsid")
     if lsid is None:

@@ -29,12 +29,12 @@ from mainstem.doors.http.refusals import ErrorAnswer, failed, refused
 from mainstem.model import MainstemError
 from mainstem.query.binding import Freshness
 from mainstem.query.dispatch import Dispatcher, RunningElsewhere
-from mainstem.query.encode import ArrowPieces, ParquetPieces, csv_bytes, json_rows
 from mainstem.query.engine import ROWS_DEFAULT, TIMEOUT_MS_DEFAULT, Column, QueryRequest, Running, Stats
 from mainstem.query.plan import Plan, Planner, PlanRequest, TableRef
 from mainstem.query.ports import Readable, everything
 from mainstem.query.route import EngineName, Route
 from mainstem.query.route import Router as EngineRouter
+from mainstem.query.sandbox.encode import ArrowPieces, ParquetPieces, csv_bytes, json_rows
 
 T = TypeVar("T")
 AnyRequest = Request[Any, Any, Any]

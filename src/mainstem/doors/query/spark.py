@@ -31,7 +31,7 @@ class Asking(Protocol):
         """Whether somebody still waits for it."""
 
     async def bring(self, query_id: str, batch: pa.RecordBatch | None) -> bool:
-        """The next rows, or None for the end. Waits until there is room for more; False: nobody wants them."""
+        """The next rows, or None for the end. Waits until there is room for more; False: the client has left."""
 
     async def fail(self, query_id: str, failed: QueryFailed) -> None:
         """There are none."""

@@ -11,7 +11,7 @@ from mainstem.wire.sync import SyncPush
 
 
 class Caller(NamedTuple):
-    """Whoever the gate let in. `client` None: nobody was asked for a token, and everyone is who they say."""
+    """The principal that the gate let in. `client` None: no token was asked for, and clients are who they say."""
 
     client: str | None
     principal: Principal
@@ -58,13 +58,13 @@ class Caller(NamedTuple):
             raise Denied("the token does not allow this. expected=one for every table of the gateway")
 
     def check_unbounded(self) -> None:
-        """Refuse whoever is not an admin of everything."""
+        """Refuse a principal that is not an admin of everything."""
         self.check_admin()
         if not self.is_unbounded:
             raise Denied("the token does not allow this. expected=namespace * and no tables")
 
     def check_admin(self) -> None:
-        """Refuse whoever is no admin."""
+        """Refuse a principal that is no admin."""
         if not self.principal.has(Role.ADMIN):
             raise Denied("the token does not allow this. expected=role admin")
 

@@ -45,7 +45,7 @@ class Rounds:
     def __init__(self, service: SyncService, gateway: str) -> None:
         self._service = service
         self._gateway = gateway
-        # Whoever comes next is in front.
+        # The client whose turn is next stands in front.
         self._ring: deque[Told] = deque()
         # How many are left of the round under way.
         self._left = 0
@@ -56,7 +56,7 @@ class Rounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is connected."""
+        """Whether it has no connection."""
         return not self._ring
 
     def add(self, connection: Told) -> None:
@@ -68,15 +68,15 @@ class Rounds:
         self._ring.remove(connection)
 
     def arrived(self) -> None:
-        """There is something to tell: everyone's turn comes once more, from whoever is next."""
+        """There is something to tell: each client's turn comes once more, beginning with the next one."""
         if self._due is None:
-            # Nobody is always the last.
+            # Begin with another connection each time, so that none is always the last.
             self._ring.rotate(len(self._ring) // 3)
             self._due = self._loop.call_soon(self._step)
         self._left = len(self._ring)
 
     def close(self) -> None:
-        """Nobody is connected any more."""
+        """The last connection has left."""
         self._stop()
         if self._due is not None:
             self._due.cancel()

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import zstandard
 
 from mainstem.doors.sync.answers import JSON
-from mainstem.wire.sync import decode_response, response_to_json, varint
+from mainstem.wire.sync import decode_response, response_to_json
 from mainstem.wire.sync.messages import CONTENT_TYPE_PROTOBUF
+from mainstem.wire.varint import varint
 
 Send = Callable[[Any], Awaitable[None]]
 

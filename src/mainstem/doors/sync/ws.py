@@ -95,7 +95,7 @@ class SyncSockets:
                 self._rounds.pop(asked.gateway, None)
 
     async def drain(self, timeout_s: float = DRAIN_S_MAX) -> None:
-        """Refuse what is new, close what is open; whoever does not read is not waited for."""
+        """Refuse what is new, close what is open; a client that does not read is not waited for."""
         self._draining = True
         for connection in list(self._connections):
             connection.end(Close.OVERLOADED, "overloaded retry_after_s=1")
@@ -174,7 +174,7 @@ class _Connection:
 
     async def _read(self, receive: Receive) -> None:
         while True:
-            # Whoever does not read its replies is not asked for more.
+            # A client that does not read its replies is not asked for more.
             await self._room.wait()
             event = await receive()
             if event["type"] != "websocket.receive":

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mainstem.documents.ast import And, Compare, Exists, Field, Node, OneOf, Op, Test
-from mainstem.documents.parse import parse_filter
+from mainstem.documents.filters.ast import And, Compare, Exists, Field, Node, OneOf, Op, Test
+from mainstem.documents.filters.parse import parse_filter
 from mainstem.documents.paths import Path
 from mainstem.documents.values import is_array
 from mainstem.feeds.documents.indexes import Entries, Index, IndexField
@@ -94,7 +94,7 @@ def _ordered(collection: Collection, access: Access, points: int, sort: Mapping[
     if not sort or index is None or access.ranges is None or len(access.ranges) != 1:
         return access
     fields = index.fields[points : points + len(sort)]
-    if len(fields) < len(sort) or index.is_hashed or not _has_no_arrays(collection, index):
+    if len(fields) < len(sort) or index.is_hashed or may_repeat(collection, index):
         return access
     flipped = set()
     for field, (name, direction) in zip(fields, sort.items(), strict=True):
@@ -106,12 +106,12 @@ def _ordered(collection: Collection, access: Access, points: int, sort: Mapping[
     return Access(index, access.ranges, flipped.pop(), is_sorted=True)
 
 
-def _has_no_arrays(collection: Collection, index: Index) -> bool:
-    """Whether every document has one entry in an index, by the types that its fields have had."""
+def may_repeat(collection: Collection, index: Index) -> bool:
+    """Whether a document may have several entries in an index, by the types that its fields have had."""
     known = collection.fields
     types = [known.types.get(field.path[0], set()) for field in index.fields]
     is_plain = all(len(field.path) == 1 for field in index.fields)
-    return known.is_known and is_plain and not any("array" in each for each in types)
+    return not known.is_known or not is_plain or any("array" in each for each in types)
 
 
 def _hinted(
@@ -238,7 +238,8 @@ def _bounds(tests: list[Test]) -> Range | None:
         if test.op in (Op.GT, Op.GTE):
             low, high = encoded, bytes([kind + 1])
         else:
-            low, high = bytes([kind]), encoded + b"\xff" if test.op is Op.LTE else encoded
+            # No longer than the entry of the operand itself: `_reversed` would leave that out.
+            low, high = bytes([kind]), after(encoded) if test.op is Op.LTE else encoded
         return Range(low, high)
     return None
 

@@ -4,7 +4,7 @@ A batch of documents replaces rows as a whole and is stamped by the log, so it a
 of other doors are merged column by column, by the same rule as in the tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,9 +13,18 @@ from mainstem.feeds.documents.buried import bury, is_buried
 from mainstem.feeds.documents.checks import is_reserved
 from mainstem.feeds.documents.shapes import Shapes, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
-from mainstem.log.expand import Rows
+from mainstem.feeds.documents.tables import forget_untracked
+from mainstem.log.seal.expand import Rows
 from mainstem.model.position import LogPosition
-from mainstem.wire.mongo.batches import DOCUMENT_COLUMN, DocumentBatch, Kind, collection_of
+from mainstem.wire.mongo.batches import (
+    DOCUMENT_COLUMN,
+    SOURCES,
+    DocumentBatch,
+    DocumentOperation,
+    Kind,
+    collection_of,
+    table_of,
+)
 from mainstem.wire.mongo.frames import decode_document, encode_document
 from mainstem.wire.mongo.keys import id_of_key, key_bytes
 
@@ -59,17 +68,15 @@ def apply_batch(
     owner: Collection | None = None
     for index, (operation, key) in enumerate(zip(batch.operations, keys, strict=True)):
         database, name = operation.database, operation.collection
-        if waiting and (
-            owner is None or operation.document is None or (owner.database, owner.name) != (database, name)
-        ):
-            _store(state, owner, waiting)
-            waiting = []
+        if owner is not None:
+            # Most batches have one collection: this is all that is done for most documents.
+            if operation.document is not None and owner.name == name and owner.database == database:
+                waiting.append((key, operation.document, hlc_first + index))
+                continue
+            state.put_all(owner, waiting)
+            owner, waiting = None, []
         if name == COLLECTIONS:
-            described = decode_document(operation.id)["_id"]
-            if operation.document is None:
-                state.drop(database, described)
-            else:
-                _describe(state, database, described, decode_document(operation.document))
+            _describe(state, operation)
             continue
         collection = state.find(database, name)
         if collection is None:
@@ -85,17 +92,11 @@ def apply_batch(
             state.delete(collection, key)
             bury(state, collection, key, hlc_first + index)
         else:
-            owner = collection
-            waiting.append((key, operation.document, hlc_first + index))
-    if waiting:
-        _store(state, owner, waiting)
+            owner, waiting = collection, [(key, operation.document, hlc_first + index)]
+    if owner is not None:
+        state.put_all(owner, waiting)
     if batch.session is not None and batch.number is not None and batch.answers:
         state.answer(batch.session, batch.number, first, batch.answers, at_ms)
-
-
-def _store(state: State, collection: Collection | None, rows: list[tuple[bytes, bytes, int]]) -> None:
-    assert collection is not None
-    state.put_all(collection, rows)
 
 
 def shapes_of(batch: DocumentBatch) -> Shapes:
@@ -108,7 +109,13 @@ def shapes_of(batch: DocumentBatch) -> Shapes:
     return found
 
 
-def _describe(state: State, database: str, name: str, document: dict[str, Any]) -> None:
+def _describe(state: State, operation: DocumentOperation) -> None:
+    database, name = operation.database, decode_document(operation.id)["_id"]
+    if operation.document is None:
+        state.drop(database, name)
+        forget_untracked(state.db, table_of(database, name))
+        return
+    document = decode_document(operation.document)
     known = state.find(database, name)
     if known is not None and known.document.get(UNLOADED):
         document = {**document, UNLOADED: True}
@@ -148,6 +155,20 @@ def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
     return changes
 
 
+def told_by(rows: Rows) -> Iterator[RowChange]:
+    """The changes of rows that nobody has applied: of these only what they wrote is known."""
+    database, collection = collection_of(rows.table)
+    for index, position in enumerate(rows.positions):
+        if rows.errors is not None and rows.errors[index] is not None:
+            continue
+        text = rows.columns[index]
+        columns = {} if text is None else msgspec.json.decode(text)
+        operation = "insert" if rows.ops[index] == "read" else rows.ops[index]
+        identity = id_of_key(rows.keys[index])
+        after = encode_document({"_id": identity, **columns}) if operation == "insert" else None
+        yield RowChange(database, collection, operation, identity, position, rows.hlcs[index], after, None, columns)
+
+
 def _apply_row(
     state: State,
     collection: Collection,
@@ -164,7 +185,7 @@ def _apply_row(
     before = None if stored is None else stored.document
     if op == "delete":
         bury(state, collection, key, hlc, source)
-        if stored is None or stored.hlc > hlc:
+        if stored is None or (stored.hlc, SOURCES) > (hlc, source):
             return None
         state.delete(collection, key)
         identity = decode_document(stored.document).get("_id", identity)
@@ -182,7 +203,7 @@ def _apply_row(
         clocks = {} if stored.clocks is None else _clocks(stored.clocks)
         row_hlc = stored.hlc
         columns = {
-            column: value for column, value in columns.items() if clocks.get(column, (row_hlc, "")) < (hlc, source)
+            column: value for column, value in columns.items() if clocks.get(column, (row_hlc, SOURCES)) < (hlc, source)
         }
         document |= columns
         clocks |= dict.fromkeys(columns, (hlc, source))

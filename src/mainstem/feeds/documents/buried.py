@@ -5,13 +5,15 @@ that; the store of documents keeps them for a while.
 """
 
 from mainstem.feeds.documents.state import Collection, State
+from mainstem.wire.mongo.batches import SOURCES
 
 # Tombstones are kept that long. A device that is away for longer may bring a document back, here and not in the table.
 KEPT_MS = 30 * 24 * 3600 * 1000
 
 
-def bury(state: State, collection: Collection, key: bytes, hlc: int, source: str = "") -> None:
-    """A document was deleted, at that time and by that source. The latest delete counts."""
+def bury(state: State, collection: Collection, key: bytes, hlc: int, source: str = SOURCES) -> None:
+    """A document was deleted, at that time and by that source (if none is named, by this door). The latest delete
+    counts."""
     state.begin()
     state.db.execute(
         "INSERT INTO buried VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET hlc = excluded.hlc, "

@@ -22,7 +22,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class DocumentsBatch(Batch, frozen=True, kw_only=True, gc=False):
-    """A batch of the Mongo door with its operations at hand: whoever hears of it need not read the payload again."""
+    """A batch of the Mongo door with its operations at hand: listeners need not read the payload again."""
 
     documents: DocumentBatch
     keys: tuple[bytes, ...]

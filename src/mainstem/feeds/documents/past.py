@@ -4,16 +4,18 @@ What is sealed is read from segments, whose rows carry in their metadata what on
 sealed yet from the frames. Everything here blocks: it runs in a thread.
 """
 
+import itertools
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from mainstem.formats.segments import read_rows
 from mainstem.log import Log, SegmentInfo
-from mainstem.log.expand import Expander, Rows
 from mainstem.log.frames import Frame
+from mainstem.log.seal.expand import Expander, Rows
 from mainstem.model.batch import Encoding
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
@@ -91,7 +93,7 @@ def of_frame(frame: Frame, expander: Expander) -> Iterator[Past]:
         batch = decode_batch(bytes(frame.payload), "the tail of the log")
         yield Past(header.first, header.last, header.hlc_first, header.arrival_ms, batch)
         return
-    for rows in expander.expand(header, frame.payload, "the tail of the log"):
+    for rows in _in_order(expander.expand(header, frame.payload, "the tail of the log")):
         yield Past(
             LogPosition(rows.positions[0]),
             LogPosition(rows.positions[-1]),
@@ -102,9 +104,33 @@ def of_frame(frame: Frame, expander: Expander) -> Iterator[Past]:
         )
 
 
+def _in_order(expanded: list[Rows]) -> Iterator[Rows]:
+    """Rows of several tables, cut where another table's come between them."""
+    if len(expanded) < 2:
+        yield from expanded
+        return
+    places = sorted(
+        (position, number, index)
+        for number, rows in enumerate(expanded)
+        for index, position in enumerate(rows.positions)
+    )
+    for number, run in itertools.groupby(places, key=operator.itemgetter(1)):
+        rows, indexes = expanded[number], [index for _, _, index in run]
+        part = slice(indexes[0], indexes[-1] + 1)
+        yield msgspec.structs.replace(
+            rows,
+            positions=rows.positions[part],
+            hlcs=rows.hlcs[part],
+            ops=rows.ops[part],
+            keys=rows.keys[part],
+            columns=rows.columns[part],
+            errors=None if rows.errors is None else rows.errors[part],
+        )
+
+
 def _of_segment(segment: SegmentInfo, after: LogPosition) -> Iterator[Past]:
     try:
-        table = pq.read_table(segment.path, columns=list(_READ)).sort_by("position")
+        table = read_rows(str(segment.path), _READ, with_errors=True).sort_by("position")
     except FileNotFoundError as error:
         raise Gone from error
     pending: list[tuple[Metadata, dict[str, Any]]] = []

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from mainstem.documents.aggregation.pushing import Pushed, TypedTable, push_down
 from mainstem.documents.columns import Column, Kind
-from mainstem.documents.dialects import DUCKDB
 from mainstem.documents.errors import Refused
-from mainstem.documents.parse import parse_filter
-from mainstem.documents.sql import duckdb_text
+from mainstem.documents.filters.ast import EVERYTHING, Node
+from mainstem.documents.filters.duckdb_dialect import DUCKDB
+from mainstem.documents.filters.sql import duckdb_text
 from mainstem.feeds.documents.access import Access, Range, choose
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.shapes import FieldTypes
@@ -57,15 +57,15 @@ async def plan(  # noqa: PLR0911 - each condition that does not hold returns
     documents: Documents,
     collection: Collection,
     stages: Sequence[Mapping[str, Any]],
+    node: Node,
     *,
     keys: bool = False,
 ) -> Plan:
-    """Decide who answers a pipeline; `keys`: who finds the documents of its one `$match`."""
+    """Decide who answers a pipeline, whose leading `$match` is `node`; `keys`: who finds the documents of that."""
     size = documents.state.last_place(collection) if collection.number else 0
     if size < DOCUMENTS_MIN:
         return Plan(f"a small collection. expected=at least {DOCUMENTS_MIN} documents got={size}")
-    filter = stages[0].get("$match") if stages else None
-    if filter and choose(collection, parse_filter(filter)).ranges is not None:
+    if node != EVERYTHING and choose(collection, node).ranges is not None:
         return Plan("an index leads to the documents")
     if not collection.fields.is_known:
         return Plan("another door wrote to the table, or its fields are too many to know")
@@ -114,10 +114,10 @@ async def answer(
     return Answer([chosen.pushed.group.document(row) for row in rows], chosen.pushed.stages)
 
 
-async def find(documents: Documents, collection: Collection, filter: Mapping[str, Any]) -> Access | None:
+async def find(documents: Documents, collection: Collection, filter: Mapping[str, Any], node: Node) -> Access | None:
     """The way to the documents of a filter that no index leads to, by the table's columns; None where they do not say,
-    or match so many documents that walking through all of them is no slower."""
-    chosen = await plan(documents, collection, [{"$match": filter}], keys=True)
+    or match so many documents that walking through all of them is no slower. `node` is the filter, read."""
+    chosen = await plan(documents, collection, [{"$match": filter}], node, keys=True)
     rows = None if chosen.pushed is None else await _select(documents, collection, chosen, KEYS_MAX, ANSWER_S_MAX)
     if rows is None:
         return None

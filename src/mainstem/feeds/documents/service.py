@@ -7,22 +7,28 @@ the log where it is missing, is of another log, or is so old that the log does n
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, NamedTuple
 
 from mainstem.admission import Intake
-from mainstem.feeds.documents import buried
-from mainstem.feeds.documents.applying import UNLOADED, RowChange, apply_batch, apply_rows, bare_description, keys_of
+from mainstem.feeds.documents import buried, trash
+from mainstem.feeds.documents.applying import (
+    UNLOADED,
+    RowChange,
+    apply_batch,
+    apply_rows,
+    bare_description,
+    keys_of,
+    told_by,
+)
 from mainstem.feeds.documents.carrying import DocumentsBatch, Writer
 from mainstem.feeds.documents.checks import is_reserved
 from mainstem.feeds.documents.past import Gone, Past, reader
 from mainstem.feeds.documents.shapes import Shape, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
-from mainstem.feeds.documents.tables import TableRow, Tables
-from mainstem.feeds.tap import Arrival
+from mainstem.feeds.documents.tables import TableRow, Tables, keep_untracked, kept_untracked
 from mainstem.log import Log
-from mainstem.log.expand import Expander
-from mainstem.model.batch import BatchHeader
+from mainstem.log.tap import Arrival
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.runtime.clock import Clock
@@ -36,7 +42,6 @@ CHECKPOINT_INTERVAL_S = 5.0
 ANSWERS_KEPT_MS = 35 * 60 * 1000
 # What happened lately, for change streams at the tail.
 RECENT_BYTES_MAX = 64 * 1024 * 1024
-_LOADED_ROWS = 2_000
 
 
 class Happened(NamedTuple):
@@ -90,7 +95,8 @@ class Documents:
         # Described, and not read yet when the server stopped: some may be in the log alone.
         described = {table_of(database, name) for database, name in self.state.collections}
         buried.forget(self.state, self.clock.now_ms())
-        self._untracked |= {table for table in described if not self._is_tracked(table)}
+        known = described | kept_untracked(self.state.db)
+        self._untracked |= {table for table in known if not self._is_tracked(table)}
         self.recent_after = self._log.durable
         # Not in a task group: it must outlive the caller's scope, until `close`, which awaits it.
         self._keeping = asyncio.create_task(self._keep(), name="mainstem-documents")
@@ -125,7 +131,7 @@ class Documents:
             if self._is_tracked(past.rows.table):
                 apply_rows(self.state, past.rows, past.source)
             else:
-                self._untracked.add(past.rows.table)
+                self._untrack({past.rows.table})
 
     async def _begin_anew(self) -> None:
         """The store is empty and the log is not: what collections there are is in the tables, and in the log."""
@@ -155,7 +161,7 @@ class Documents:
         batch = past.batch
         if batch is None:
             if past.rows is not None:
-                self._untracked.add(past.rows.table)
+                self._untrack({past.rows.table})
             return
         for operation in batch.operations:
             if operation.collection != COLLECTIONS:
@@ -187,6 +193,9 @@ class Documents:
             try:
                 self.state.forget_answers(self.clock.now_ms() - ANSWERS_KEPT_MS)
                 self.state.commit()
+                for _ in trash.emptying(self.state.db):
+                    self.state.commit()
+                    await asyncio.sleep(0)
                 await asyncio.to_thread(self.state.checkpoint)
             # The task's edge: it is tried again, and the log has everything.
             except Exception as error:
@@ -203,7 +212,7 @@ class Documents:
         self._stale = True
 
     def on_arrival(self, arrival: Arrival) -> None:
-        """A batch is durable: before whoever waits for it hears of it."""
+        """A batch is durable: called before the command that waits for it hears of it."""
         if self._stale or arrival.appended.last <= self.state.position:
             # `fresh` brings the store up to date, from the log, or has done so already.
             for table in self._waiting_tables(arrival.batch.tables):
@@ -211,7 +220,7 @@ class Documents:
             return
         try:
             self._take_in(arrival)
-        # The callback's edge: whoever else listens must hear of the batch, and the log has it.
+        # The callback's edge: the other listeners must hear of the batch, and the log has it.
         except Exception:
             logger.exception("a batch could not be applied to the store of documents")
             self.state.roll_back()
@@ -232,23 +241,46 @@ class Documents:
             self._note_unloaded(batch.tables)
             self._happened(past, [], len(batch.payload))
         elif self._concerns(batch.tables):
-            for past in _expanded(arrival):
-                assert past.rows is not None
-                changes: list[RowChange] = []
-                if self._is_tracked(past.rows.table):
-                    changes = apply_rows(self.state, past.rows, past.source)
-                elif past.rows.table in self._waiting:
-                    self._waiting[past.rows.table].append(arrival)
-                else:
-                    self._untracked.add(past.rows.table)
-                self._happened(past, changes, len(batch.payload))
+            self._take_rows(arrival)
         else:
-            self._untracked |= batch.tables
+            self._untrack(batch.tables)
+            # Nobody listens: whoever resumes before this batch reads it in the log.
+            self._forget_recent(appended.last)
         self._hlc = max(self._hlc, appended.hlc_first + batch.count - 1)
         self._cover(appended.last)
         if not self._is_committing:
             self._is_committing = True
             self._loop.call_soon(self._commit)
+
+    def _take_rows(self, arrival: Arrival) -> None:
+        """Rows of another door, table by table; change streams are told of them in the order of the log."""
+        changes: list[RowChange] = []
+        for past in _expanded(arrival):
+            assert past.rows is not None
+            if self._is_tracked(past.rows.table):
+                changes += apply_rows(self.state, past.rows, past.source)
+                continue
+            if past.rows.table in self._waiting:
+                self._waiting[past.rows.table].append(arrival)
+            else:
+                self._untrack({past.rows.table})
+            changes += told_by(past.rows)
+        changes.sort(key=lambda change: change.position)
+        appended = arrival.appended
+        whole = Past(appended.first, appended.last, appended.hlc_first, 0)
+        self._happened(whole, changes, len(arrival.batch.payload))
+
+    def _untrack(self, tables: Set[TableName]) -> None:
+        """Other doors wrote to tables that nobody has taken over."""
+        if fresh := tables - self._untracked:
+            self._untracked |= fresh
+            self.state.begin()
+            keep_untracked(self.state.db, fresh)
+
+    def _forget_recent(self, through: LogPosition) -> None:
+        self.recent.clear()
+        self._recent_bytes = 0
+        self.recent_after = through
 
     def _concerns(self, tables: frozenset[TableName]) -> bool:
         return bool(self._listeners) or any(self._is_tracked(each) or each in self._waiting for each in tables)
@@ -304,9 +336,7 @@ class Documents:
                 # What arrives meanwhile is replayed too: applied on the side it would be overwritten by what is older.
                 await self._replay()
                 self._stale = False
-                self.recent.clear()
-                self._recent_bytes = 0
-                self.recent_after = self.state.position
+                self._forget_recent(self.state.position)
 
     async def open(self, database: str, name: str) -> Collection | None:
         """A collection, taken over from its table where that has not been done; None where there is none."""
@@ -414,16 +444,6 @@ def _expanded(arrival: Arrival) -> Iterator[Past]:
     if isinstance(batch, DocumentsBatch):
         yield Past(appended.first, appended.last, appended.hlc_first, 0, batch.documents)
         return
-    header = BatchHeader(
-        first=appended.first,
-        count=batch.count,
-        hlc_first=appended.hlc_first,
-        arrival_ms=0,
-        source=batch.source,
-        sequence=batch.sequence,
-        fingerprint=batch.fingerprint,
-        encoding=batch.encoding,
-    )
-    for rows in Expander().expand(header, batch.payload, "a batch that just arrived"):
+    for rows in arrival.rows():
         first, last = LogPosition(rows.positions[0]), LogPosition(rows.positions[-1])
         yield Past(first, last, rows.hlcs[0], 0, rows=rows, source=batch.source)

@@ -46,7 +46,7 @@ _NAMES: dict[type, str] = {
 def shape_of(values: Mapping[str, Any]) -> Shape:
     """The shape of one document."""
     kinds = tuple(map(type, values.values()))
-    if float in kinds and any(type(each) is float and not math.isfinite(each) for each in values.values()):
+    if float in kinds and not all(map(math.isfinite, [each for each in values.values() if type(each) is float])):
         kinds = tuple(
             NotFinite if type(each) is float and not math.isfinite(each) else type(each) for each in values.values()
         )

@@ -13,6 +13,8 @@ from mainstem.wire.mongo.frames import decode_document, encode_document
 
 # What one sort may have on disk.
 SPILL_BYTES_MAX = 16 * 1024 * 1024 * 1024
+# Sorted at once: more would hold everybody up, for Python sorts without letting go. Longer runs are merged of such.
+RUN_ROWS = 8_192
 _HEAD = struct.Struct("<IIq")
 
 
@@ -23,6 +25,9 @@ class Found(NamedTuple):
     document: bytes
     values: dict[str, Any] | None
     hlc: int = 0
+    # Where it stands: its place in the store, and the entry of the index that led to it.
+    place: int = 0
+    entry: bytes = b""
 
     def decoded(self) -> dict[str, Any]:
         """The document's values."""
@@ -66,11 +71,36 @@ class Runs:
         self._bytes += file.tell()
         file.seek(0)
 
-    def merged(self, last: list[Found]) -> Iterator[Found]:
+    def merged(self, last: Iterable[Found]) -> Iterator[Found]:
         """Every document in order; `last` is the run that is in memory. Equal ones stay in the order they came."""
         if not self._files:
             return iter(last)
         return heapq.merge(*map(_read, self._files), last, key=self._key_of)
+
+
+class Spool:
+    """Documents that are kept on disk until all of them are known."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - `close` closes it
+
+    def add(self, document: bytes) -> None:
+        """One more. Raises Overloaded (`sort_memory`)."""
+        if self._file.tell() > SPILL_BYTES_MAX:
+            raise Overloaded(
+                f"too many results. expected=at most {SPILL_BYTES_MAX} bytes", retry_after_s=60.0, reason="sort_memory"
+            )
+        self._file.write(_HEAD.pack(0, len(document), 0))
+        self._file.write(document)
+
+    def documents(self) -> Iterator[bytes]:
+        """All of them, in the order in which they came."""
+        self._file.seek(0)
+        return (each.document for each in _read(self._file))
+
+    def close(self) -> None:
+        """Let go of them."""
+        self._file.close()
 
 
 class SpilledDocuments:
@@ -83,9 +113,9 @@ class SpilledDocuments:
         """Write one run."""
         self._runs.add(Found(b"", encode_document(each), None) for each in run)
 
-    def merged(self, last: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    def merged(self, last: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """All runs in order, the last of which is in memory."""
-        inside = [Found(b"", b"", dict(each)) for each in last]
+        inside = (Found(b"", b"", dict(each)) for each in last)
         return (each.decoded() for each in self._runs.merged(inside))
 
     def close(self) -> None:

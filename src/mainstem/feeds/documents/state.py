@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mainstem.feeds.documents import walking
+from mainstem.feeds.documents import trash, walking
 from mainstem.feeds.documents.indexes import Entries, Index, parse_index
 from mainstem.feeds.documents.shapes import FieldTypes, Shape
 from mainstem.feeds.documents.walking import CHUNK_ROWS, Stored
@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS types (
 CREATE TABLE IF NOT EXISTS buried (
     database TEXT, name TEXT, key BLOB, hlc INTEGER, source TEXT, PRIMARY KEY (database, name, key)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS untracked (name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answers (
     session BLOB, number INTEGER, position INTEGER, answers BLOB, at_ms INTEGER, PRIMARY KEY (session, number, position)
 ) WITHOUT ROWID;
@@ -232,7 +233,7 @@ class State:
         known.describe(document)
         after = {entries.index.number: entries for entries in known.indexes}
         for number in before.keys() - after.keys():
-            self.db.execute(f"DROP TABLE IF EXISTS x{known.number}_{number}")
+            trash.throw_away(self.db, f"x{known.number}_{number}", self.last_place(known))
         built = {entries.index.number for entries in known.building}
         known.building = [entries for entries in known.building if entries.index.number not in after]
         for number in after.keys() - before.keys() - built:
@@ -259,8 +260,8 @@ class State:
         self.db.executemany(f"INSERT OR IGNORE INTO {table} VALUES (?, ?)", rows)
 
     def build_index(self, collection: Collection, entries: Entries) -> Iterator[Stored]:
-        """Make an index step by step, while others write: each document is entered after it was given. Whoever takes
-        them all has an index that `describe` takes over; `abandon_index` it otherwise."""
+        """Make an index step by step, while others write: each document is entered after it was given. A caller that
+        takes them all has an index that `describe` takes over; `abandon_index` it otherwise."""
         self._index_table(collection, entries)
         collection.building.append(entries)
         for number, stored in enumerate(walking.scan(self.db, collection.number)):
@@ -280,7 +281,7 @@ class State:
         if entries in collection.building:
             collection.building.remove(entries)
             self.begin()
-            self.db.execute(f"DROP TABLE IF EXISTS x{collection.number}_{entries.index.number}")
+            trash.throw_away(self.db, f"x{collection.number}_{entries.index.number}", self.last_place(collection))
 
     def drop(self, database: str, name: str) -> None:
         """A collection is gone, with all that is in it."""
@@ -288,9 +289,10 @@ class State:
         if known is None:
             return
         self.begin()
+        rows = self.last_place(known)
         for entries in known.kept:
-            self.db.execute(f"DROP TABLE IF EXISTS x{known.number}_{entries.index.number}")
-        self.db.execute(f"DROP TABLE c{known.number}")
+            trash.throw_away(self.db, f"x{known.number}_{entries.index.number}", rows)
+        trash.throw_away(self.db, f"c{known.number}", rows)
         self.db.execute("DELETE FROM collections WHERE number = ?", (known.number,))
         self.db.execute("DELETE FROM types WHERE number = ?", (known.number,))
 
@@ -402,9 +404,9 @@ class State:
         row = self.db.execute(f"SELECT max(place) FROM c{collection.number}").fetchone()
         return int(row[0] or 0)
 
-    def size_bytes(self, collection: Collection) -> int:
+    def size_bytes(self, collection: Collection, db: sqlite3.Connection | None = None) -> int:
         """How many bytes the documents have."""
-        row = self.db.execute(f"SELECT coalesce(sum(length(document)), 0) FROM c{collection.number}").fetchone()
+        row = (db or self.db).execute(f"SELECT coalesce(sum(length(document)), 0) FROM c{collection.number}").fetchone()
         return int(row[0])
 
     def holders(self, collection: Collection, index: Index, entry: bytes) -> list[bytes]:

@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 import msgspec
 from bson.binary import Binary
 from bson.int64 import Int64
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from mainstem.feeds.documents.applying import RowChange
+from mainstem.feeds.documents.applying import RowChange, told_by
 from mainstem.feeds.documents.past import Gone, Past, reader
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import COLLECTIONS
 from mainstem.model.errors import Invalid
-from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
-from mainstem.wire.mongo.batches import DocumentOperation, Kind, collection_of
-from mainstem.wire.mongo.frames import decode_document, encode_document
-from mainstem.wire.mongo.keys import id_of_key
+from mainstem.wire.mongo.batches import DocumentOperation, Kind
+from mainstem.wire.mongo.frames import decode_document, unread_document
 from mainstem.wire.mongo.ordered import ordered
 
 READ_AT_ONCE = 500
@@ -147,8 +144,10 @@ class ChangeStream:
                 for event in self._of_operation(operation, hlc, past):
                     if not self._add(events, event, position, hlc):
                         return events
-        elif past.rows is not None:
-            for change in changes if changes is not None else _changes_of(past):
+        else:
+            if changes is None:
+                changes = [] if past.rows is None else list(told_by(past.rows))
+            for change in changes:
                 if self._is_ours(change.database, change.collection):
                     self._add(events, self._of_change(change), LogPosition(change.position), change.hlc)
         return events
@@ -195,14 +194,14 @@ class ChangeStream:
             event |= {"txnNumber": Int64(batch.number or 0), "lsid": {"id": Binary(batch.session, 4)}}
         if operation.kind in (Kind.INSERT, Kind.REPLACE):
             assert operation.document is not None
-            event["fullDocument"] = RawBSONDocument(operation.document)
+            event["fullDocument"] = unread_document(operation.document)
         elif operation.kind is Kind.UPDATE:
             event |= self._full_document(operation.database, operation.collection, operation.id, operation.document)
         event["ns"] = {"db": operation.database, "coll": operation.collection}
-        event["documentKey"] = RawBSONDocument(operation.id)
+        event["documentKey"] = unread_document(operation.id)
         if operation.kind is Kind.UPDATE:
             described = operation.description
-            event["updateDescription"] = dict(_NOTHING_CHANGED) if described is None else RawBSONDocument(described)
+            event["updateDescription"] = dict(_NOTHING_CHANGED) if described is None else unread_document(described)
         if operation.kind is not Kind.INSERT:
             event |= self._before(operation.before)
         yield event
@@ -218,7 +217,7 @@ class ChangeStream:
             after = None if stored is None else stored.document
         elif after is None and wanted == "required":
             raise HistoryLost("the document after the change is not known")
-        return {"fullDocument": None if after is None else RawBSONDocument(after)}
+        return {"fullDocument": None if after is None else unread_document(after)}
 
     def _before(self, before: bytes | None) -> dict[str, Any]:
         wanted = self._options.before_change
@@ -226,7 +225,7 @@ class ChangeStream:
             return {}
         if before is None and wanted == "required":
             raise HistoryLost("the document before the change was not kept: see changeStreamPreAndPostImages")
-        return {"fullDocumentBeforeChange": None if before is None else RawBSONDocument(before)}
+        return {"fullDocumentBeforeChange": None if before is None else unread_document(before)}
 
     def _of_collection(self, operation: DocumentOperation) -> Iterator[dict[str, Any]]:
         if operation.event is None:
@@ -250,9 +249,9 @@ class ChangeStream:
     def _of_change(self, change: RowChange) -> dict[str, Any]:
         event: dict[str, Any] = {"operationType": change.operation}
         if change.operation == "insert" and change.after is not None:
-            event["fullDocument"] = RawBSONDocument(change.after)
+            event["fullDocument"] = unread_document(change.after)
         elif change.operation == "update" and self._options.full_document != "default":
-            event["fullDocument"] = None if change.after is None else RawBSONDocument(change.after)
+            event["fullDocument"] = None if change.after is None else unread_document(change.after)
         event["ns"] = {"db": change.database, "coll": change.collection}
         event["documentKey"] = {"_id": change.id}
         if change.operation == "update":
@@ -294,24 +293,3 @@ async def kept_since(documents: Documents, hlc: int) -> LogPosition:
 
 def _some(items: Iterator[Past], count: int = READ_AT_ONCE) -> list[Past]:
     return list(islice(items, count))
-
-
-def _changes_of(past: Past) -> Iterator[RowChange]:
-    """Rows of another door that were read back: of these only what they wrote is known."""
-    rows = past.rows
-    assert rows is not None
-    for index, position in enumerate(rows.positions):
-        if rows.errors is not None and rows.errors[index] is not None:
-            continue
-        text = rows.columns[index]
-        columns = {} if text is None else msgspec.json.decode(text)
-        yield _written(rows.table, rows.ops[index], rows.keys[index], columns, position, rows.hlcs[index])
-
-
-def _written(table: TableName, op: str, key: str, columns: dict[str, Any], position: int, hlc: int) -> RowChange:
-
-    database, collection = collection_of(table)
-    operation = "insert" if op == "read" else op
-    identity = id_of_key(key)
-    after = encode_document({"_id": identity, **columns}) if operation == "insert" else None
-    return RowChange(database, collection, operation, identity, position, hlc, after, None, columns)

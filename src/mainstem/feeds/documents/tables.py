@@ -1,9 +1,13 @@
-"""The tables behind the documents, as this package asks for them. It knows no engine; the app provides one."""
+"""The tables behind the documents, as this package asks for them. It knows no engine; the app provides one.
 
-from collections.abc import AsyncIterator, Mapping
+Of tables that no Mongo client has asked for yet the store keeps the names: their rows may be in the log alone.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from mainstem.model.names import TableName
+from mainstem.model.names import TableName, parse_table_name
 from mainstem.model.position import LogPosition
 
 
@@ -20,6 +24,11 @@ class TableRow(NamedTuple):
 
 class Tables(Protocol):
     """The tables behind the log. The app provides it; this package knows no engine."""
+
+    @property
+    def answered(self) -> Mapping[str, int]:
+        """How many times `select` answered, by the name of the engine that did."""
+        ...
 
     async def names(self) -> list[TableName]:
         """Every state table there is."""
@@ -42,3 +51,18 @@ class Tables(Protocol):
         """The rows of a query over tables, with what the log has beyond them where `latest`; None where there are too
         many, or nobody can answer now."""
         ...
+
+
+def keep_untracked(db: sqlite3.Connection, tables: Iterable[TableName]) -> None:
+    """Other doors wrote to these tables; nobody has taken them over."""
+    db.executemany("INSERT OR IGNORE INTO untracked VALUES (?)", [(str(table),) for table in tables])
+
+
+def kept_untracked(db: sqlite3.Connection) -> set[TableName]:
+    """The tables that were kept, some of which have been taken over since."""
+    return {parse_table_name(name) for (name,) in db.execute("SELECT name FROM untracked")}
+
+
+def forget_untracked(db: sqlite3.Connection, table: TableName) -> None:
+    """The table's collection was dropped."""
+    db.execute("DELETE FROM untracked WHERE name = ?", (str(table),))

@@ -150,8 +150,8 @@ class Unit:
         return found
 
     async def hold_collection(self, database: str, name: str) -> None:
-        """Let nobody else say what a collection is until this unit is written: whoever changes a description reads it
-        first."""
+        """Keep other commands from describing a collection until this unit is written: a command that changes a
+        description reads it first."""
         await self.attempt(lambda: self._hold([("collection", database, name)]))
 
     def describe(
@@ -211,13 +211,14 @@ class Unit:
     def insert_free(self, collection: Collection, documents: Sequence[tuple[bytes, dict[str, Any]]]) -> int:
         """Insert new documents from the first one on, up to one that needs a closer look: its id is taken or held, it
         does not fit an index, or there is a validator. How many; that one is `insert`'s."""
-        if self.is_transaction or not collection.number or collection.options.get("validator"):
+        if self.is_transaction or collection.options.get("validator"):
             return 0
         place = (collection.database, collection.name)
         keys = [ordered(values["_id"]) for _, values in documents]
+        holds = [(*place, key) for key in keys]
         overlay, seen = self.view.overlay_of(collection), set[bytes]()
-        for free, key in enumerate(keys):  # noqa: B007 - how far it came is what counts
-            if key in seen or key in overlay or self.writer.held.is_taken((*place, key), self.draft):
+        for free, key in enumerate(keys):
+            if key in seen or key in overlay or self.writer.held.is_taken(holds[free], self.draft):
                 break
             seen.add(key)
         else:
@@ -225,17 +226,21 @@ class Unit:
         if free == 0:
             return 0
         # Held before they are looked up: so nobody else takes one until this is written.
-        self._hold([(*place, key) for key in keys[:free]])
-        if taken := self.state.taken(collection, keys[:free]):
+        self._hold(holds[:free])
+        # One that this unit is making has no number yet, and nothing in it.
+        if collection.number and (taken := self.state.taken(collection, keys[:free])):
             free = next(at for at, key in enumerate(keys) if key in taken)
-        for at, (document, values) in enumerate(documents[:free]):
-            if collection.kept:
+        if collection.kept:
+            for at, (_, values) in enumerate(documents[:free]):
                 try:
                     unique = self._unique(collection, keys[at], None, values)
                 except (DuplicateKey, Invalid, Busy):
-                    return at
+                    free = at
+                    break
                 self.draft.unique |= unique
-            self._add(_insertion(collection, values["_id"], document), keys[at], values)
+        chosen = documents[:free]
+        operations = [_insertion(collection, values["_id"], document) for document, values in chosen]
+        self.draft.add_inserts(collection, operations, keys[:free], [values for _, values in chosen])
         return free
 
     def change(
@@ -307,7 +312,8 @@ class Unit:
         if values is None and operation.document is not None:
             # Decoded from what is stored: of what was computed, a whole number may not be of the type it is stored as.
             values = decode_document(operation.document)
-        self.draft.add(operation, key, values)
+        collection = self.state.find(operation.database, operation.collection)
+        self.draft.add(operation, key, values, 0 if collection is None else len(collection.kept))
         if self.is_transaction and self.draft.bytes > TRANSACTION_BYTES_MAX:
             # One batch of the log, so it must fit one.
             raise Invalid(

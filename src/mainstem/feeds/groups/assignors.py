@@ -28,7 +28,7 @@ Assignor = Callable[[Members, Topics, Mapping[MemberId, Assignment]], dict[Membe
 
 
 def uniform(members: Members, topics: Topics, before: Mapping[MemberId, Assignment]) -> dict[MemberId, Assignment]:
-    """Even and sticky. What a member had it keeps, up to its share; what is left goes to whoever has least."""
+    """Even and sticky. What a member had it keeps, up to its share; what is left goes to the member with the fewest."""
     all_partitions = [
         (topic, partition)
         for topic in sorted(topics)
@@ -57,7 +57,7 @@ def uniform(members: Members, topics: Topics, before: Mapping[MemberId, Assignme
 def _quotas(
     order: list[MemberId], members: Members, partitions: list[Partition], before: Mapping[MemberId, Assignment]
 ) -> dict[MemberId, int]:
-    """The most that each may keep: its even share, where whoever had more is among those with one more."""
+    """The most that each may keep: its even share, where members that had more are among those with one more."""
     if not order:
         return {}
     share, more = divmod(len(partitions), len(order))
@@ -66,7 +66,7 @@ def _quotas(
 
 
 def _level(order: list[MemberId], members: Members, held: dict[MemberId, set[Partition]]) -> None:
-    """Move partitions from whoever has most to whoever may have them and has at least two fewer."""
+    """Move partitions from the member with the most to one that may have them and has at least two fewer."""
     # Each move makes the sum of squares smaller, so this ends.
     moved = True
     while moved:

@@ -1,6 +1,6 @@
 """A group whose members agree among themselves: they join, one of them assigns, all learn of it (the classic protocol).
 
-A state machine without I/O. Whoever calls says what time it is and drains two lists: `answers` to requests that had to
+A state machine without I/O. The caller says what time it is and drains two lists: `answers` to requests that had to
 wait, and `entries` for the journal. An answer that depends on an entry is only sent once that is durable.
 
     state                 waits for                     leaves it by
@@ -11,8 +11,7 @@ wait, and `entries` for the journal. An answer that depends on an entry is only 
     DEAD                  -                             -
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -29,6 +28,7 @@ from mainstem.feeds.groups.classic_values import (
 )
 from mainstem.feeds.groups.entries import Entry, GroupEntry, MemberEntry
 from mainstem.feeds.groups.reasons import Reason, Refused
+from mainstem.feeds.groups.roster import Roster
 from mainstem.feeds.groups.settings import GroupSettings
 
 
@@ -43,13 +43,11 @@ class ClassicGroup:
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
-        self.leader: str | None = None
-        self.members: dict[str, Member] = {}
         self.answers: list[Answer] = []
         self.entries: list[Entry] = []
         self._settings = settings
         self._new_id = new_id
-        self._static: dict[str, str] = {}
+        self._roster = Roster(settings)
         # Ids that were handed out and not joined with yet, and when they are forgotten.
         self._pending: dict[str, float] = {}
         self._joins_until_s: float | None = None
@@ -57,17 +55,27 @@ class ClassicGroup:
         self._delay_until_s: float | None = None
         self._syncs_until_s: float | None = None
 
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """Who is in the group."""
+        return self._roster.members
+
+    @property
+    def leader(self) -> str | None:
+        """The member that assigns."""
+        return self._roster.leader
+
     # Requests
 
     def join(self, asked: Join, ticket: Ticket, now_s: float) -> None:
         """Somebody joins: it is answered under its ticket, at once or when the others are there. Raises Refused."""
         if self.state is State.DEAD:
             raise _no(Reason.NOT_AVAILABLE, "the group was removed")
-        self._check_protocols(asked)
+        self._roster.check_protocols(asked, self.protocol_type)
         if not asked.member_id:
             self._join_new(asked, ticket, now_s)
         elif asked.member_id in self._pending:
-            self._check_room(asked)
+            self._roster.check_room(asked)
             del self._pending[asked.member_id]
             self._add(Member(asked.member_id, asked, now_s), asked, ticket, now_s)
         else:
@@ -116,10 +124,9 @@ class ClassicGroup:
             del self._pending[member_id]
             self._maybe_complete(now_s)
             return member_id
-        if instance_id is not None and not member_id:
-            member_id = self._static.get(instance_id, "")
-        member = self._known(member_id, instance_id)
-        self._remove(member, now_s)
+        if not member_id and (of_instance := self._roster.of_instance(instance_id)) is not None:
+            member_id = of_instance.member_id
+        self._remove(self._known(member_id, instance_id), now_s)
         return member_id
 
     def check_commit(self, member_id: str, generation: int, instance_id: str | None, now_s: float) -> None:
@@ -132,11 +139,10 @@ class ClassicGroup:
             raise _no(Reason.REBALANCING, "the group has no assignment yet")
 
     def die(self) -> None:
-        """The group is removed: whoever waits is told so."""
+        """The group is removed: the members that wait are told so."""
         for member in self.members.values():
             self._dismiss(member, _no(Reason.NOT_AVAILABLE, "the group was removed"))
-        self.members.clear()
-        self._static.clear()
+        self._roster.clear()
         self._pending.clear()
         self.state = State.DEAD
         self._joins_until_s = self._delay_until_s = self._syncs_until_s = None
@@ -178,7 +184,7 @@ class ClassicGroup:
     @property
     def size_bytes(self) -> int:
         """How much is kept of its members."""
-        return sum(member.size_bytes for member in self.members.values())
+        return self._roster.size_bytes
 
     @property
     def waiting_count(self) -> int:
@@ -190,74 +196,29 @@ class ClassicGroup:
         self.generation = entry.generation
         self.protocol_type = entry.protocol_type
         self.protocol = entry.protocol
-        self.leader = entry.leader
-        self.members.clear()
-        self._static.clear()
-        for each in entry.members:
-            asked = Join(
-                member_id=each.member_id,
-                instance_id=each.instance_id,
-                session_timeout_ms=each.session_timeout_ms,
-                rebalance_timeout_ms=each.rebalance_timeout_ms,
-                protocol_type=entry.protocol_type or "",
-                protocols=(Protocol(entry.protocol or "", each.metadata),),
-                client_id=each.client_id,
-                host=each.host,
-            )
-            member = Member(each.member_id, asked, now_s)
-            member.assignment = each.assignment
-            self.members[each.member_id] = member
-            if each.instance_id is not None:
-                self._static[each.instance_id] = each.member_id
+        self._roster.restore([_member(entry, each, now_s) for each in entry.members], entry.leader)
         self.state = State.STABLE if self.members else State.EMPTY
 
     # Joining
 
-    def _check_protocols(self, asked: Join) -> None:
-        if not asked.protocol_type or not asked.protocols:
-            raise _no(Reason.INCONSISTENT_PROTOCOL, "protocols. expected=at least one got=none")
-        if not self.members:
-            return
-        if asked.protocol_type != self.protocol_type:
-            message = f"protocol type. expected={self.protocol_type} got={asked.protocol_type:.100}"
-            raise _no(Reason.INCONSISTENT_PROTOCOL, message)
-        others = [each for each in self.members.values() if each.member_id != asked.member_id]
-        common = {each.name for each in asked.protocols}.intersection(
-            *({each.name for each in member.protocols} for member in others)
-        )
-        if not common:
-            raise _no(Reason.INCONSISTENT_PROTOCOL, "no protocol that every member knows")
-
-    def _check_room(self, asked: Join) -> None:
-        if len(self.members) >= self._settings.members_max:
-            raise _no(Reason.GROUP_FULL, f"members. expected=at most {self._settings.members_max}")
-        size = self.size_bytes + sum(len(each.metadata) for each in asked.protocols)
-        if size > self._settings.metadata_bytes_max:
-            bound = self._settings.metadata_bytes_max
-            raise _no(Reason.GROUP_FULL, f"members' metadata. expected=at most {bound} bytes got={size}")
-
     def _join_new(self, asked: Join, ticket: Ticket, now_s: float) -> None:
-        if asked.instance_id is not None and asked.instance_id in self._static:
-            self._replace_static(self.members[self._static[asked.instance_id]], asked, ticket, now_s)
+        if (of_instance := self._roster.of_instance(asked.instance_id)) is not None:
+            self._replace_static(of_instance, asked, ticket, now_s)
             return
-        self._check_room(asked)
+        self._roster.check_room(asked)
         member_id = self._new_id(asked.instance_id or asked.client_id)
         if asked.instance_id is None and asked.knows_member_ids:
             # Otherwise a client that never hears our answer would leave a member behind with every attempt.
             if len(self._pending) >= self._settings.members_max:
                 raise _no(Reason.GROUP_FULL, f"members to come. expected=at most {self._settings.members_max}")
             self._pending[member_id] = now_s + asked.session_timeout_ms / 1000
-            refusal = _no(Reason.MEMBER_ID_REQUIRED, member_id)
-            raise refusal
+            raise _no(Reason.MEMBER_ID_REQUIRED, member_id)
         self._add(Member(member_id, asked, now_s), asked, ticket, now_s)
 
     def _add(self, member: Member, asked: Join, ticket: Ticket, now_s: float) -> None:
         if not self.members:
             self.protocol_type = asked.protocol_type
-        self.members[member.member_id] = member
-        if member.instance_id is not None:
-            self._static[member.instance_id] = member.member_id
-        self.leader = self.leader or member.member_id
+        self._roster.add(member)
         member.join = ticket
         self._rebalance(now_s)
 
@@ -294,18 +255,12 @@ class ClassicGroup:
         self._dismiss(old, _no(Reason.FENCED_INSTANCE, f"another process is this instance now. got={old.instance_id}"))
         new = Member(self._new_id(old.instance_id), asked, now_s)
         new.assignment = old.assignment
-        self.members = {
-            (new.member_id if name == old.member_id else name): (new if name == old.member_id else each)
-            for name, each in self.members.items()
-        }
-        self._static[old.instance_id] = new.member_id
         was_leader = self.leader == old.member_id
-        if was_leader:
-            self.leader = new.member_id
+        self._roster.replace(old, new)
         is_same = old.metadata(self.protocol) == new.metadata(self.protocol) and self.protocol in {
             each.name for each in new.protocols
         }
-        if self.state is State.STABLE and is_same and self._vote() == self.protocol:
+        if self.state is State.STABLE and is_same and self._roster.vote() == self.protocol:
             said = self._joined(new, skips=True)
             if was_leader and not asked.can_skip:
                 # A client that cannot be told to skip would assign anew: it takes a leader that is not itself for a
@@ -351,9 +306,9 @@ class ClassicGroup:
             self._complete(now_s)
 
     def _complete(self, now_s: float) -> None:
-        """All are there, or the time is up: whoever is missing is out, unless its instance may still come back."""
+        """All are there, or the time is up: missing members are out, unless their instance may still come back."""
         for member in [each for each in self.members.values() if each.join is None and each.instance_id is None]:
-            self._forget(member)
+            self._roster.forget(member)
         self._delay_until_s = None
         here = [member for member in self.members.values() if member.join is not None]
         if self.members and not here:
@@ -366,8 +321,8 @@ class ClassicGroup:
             self._become_empty()
             return
         if self.leader not in {member.member_id for member in here}:
-            self.leader = here[0].member_id
-        self.protocol = self._vote()
+            self._roster.leader = here[0].member_id
+        self.protocol = self._roster.vote()
         self.state = State.COMPLETING_REBALANCE
         self._syncs_until_s = now_s + max(member.rebalance_timeout_ms for member in here) / 1000
         for member in here:
@@ -379,16 +334,8 @@ class ClassicGroup:
     def _become_empty(self) -> None:
         self.state = State.EMPTY
         self.protocol = None
-        self.leader = None
+        self._roster.leader = None
         self.entries.append(self.entry())
-
-    def _vote(self) -> str:
-        """The protocol that most members like best among those that all know."""
-        common = set.intersection(*({each.name for each in member.protocols} for member in self.members.values()))
-        votes = Counter(
-            next(each.name for each in member.protocols if each.name in common) for member in self.members.values()
-        )
-        return max(sorted(votes), key=lambda name: votes[name])
 
     def _assign(self, assignments: dict[str, bytes], now_s: float) -> None:
         size = sum(map(len, assignments.values()))
@@ -409,7 +356,7 @@ class ClassicGroup:
 
     def _remove(self, member: Member, now_s: float) -> None:
         self._dismiss(member, _no(Reason.UNKNOWN_MEMBER, "the member is not in the group any more"))
-        self._forget(member)
+        self._roster.forget(member)
         if self.state in (State.STABLE, State.COMPLETING_REBALANCE):
             if self.members:
                 self._rebalance(now_s)
@@ -419,13 +366,6 @@ class ClassicGroup:
                 self._become_empty()
         elif self.state is State.PREPARING_REBALANCE:
             self._maybe_complete(now_s)
-
-    def _forget(self, member: Member) -> None:
-        del self.members[member.member_id]
-        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
-            del self._static[member.instance_id]
-        if self.leader == member.member_id:
-            self.leader = next(iter(self.members), None)
 
     def _dismiss(self, member: Member, why: Refused) -> None:
         for ticket in (member.join, member.sync):
@@ -438,16 +378,7 @@ class ClassicGroup:
     def _known(self, member_id: str, instance_id: str | None) -> Member:
         if self.state is State.DEAD:
             raise _no(Reason.NOT_AVAILABLE, "the group was removed")
-        if instance_id is not None:
-            of_instance = self._static.get(instance_id)
-            if of_instance is None:
-                raise _no(Reason.UNKNOWN_MEMBER, f"no such instance. got={instance_id:.100}")
-            if of_instance != member_id:
-                raise _no(Reason.FENCED_INSTANCE, f"another process is this instance now. got={instance_id:.100}")
-        member = self.members.get(member_id)
-        if member is None:
-            raise _no(Reason.UNKNOWN_MEMBER, f"no such member. got={member_id:.100}")
-        return member
+        return self._roster.known(member_id, instance_id)
 
     def _of_generation(self, member_id: str, generation: int, instance_id: str | None) -> Member:
         member = self._known(member_id, instance_id)
@@ -487,21 +418,26 @@ class ClassicGroup:
             protocol_type=self.protocol_type,
             protocol=self.protocol,
             leader=self.leader,
-            members=tuple(
-                MemberEntry(
-                    member_id=each.member_id,
-                    instance_id=each.instance_id,
-                    client_id=each.client_id,
-                    host=each.host,
-                    session_timeout_ms=each.session_timeout_ms,
-                    rebalance_timeout_ms=each.rebalance_timeout_ms,
-                    metadata=each.metadata(self.protocol),
-                    assignment=each.assignment,
-                )
-                for each in self.members.values()
-            ),
+            members=self._roster.entries(self.protocol),
         )
 
 
 def _no(reason: Reason, message: str) -> Refused:
     return Refused(reason, message)
+
+
+def _member(group: GroupEntry, entry: MemberEntry, now_s: float) -> Member:
+    """A member of the journal's, heard of just now."""
+    asked = Join(
+        member_id=entry.member_id,
+        instance_id=entry.instance_id,
+        session_timeout_ms=entry.session_timeout_ms,
+        rebalance_timeout_ms=entry.rebalance_timeout_ms,
+        protocol_type=group.protocol_type or "",
+        protocols=(Protocol(group.protocol or "", entry.metadata),),
+        client_id=entry.client_id,
+        host=entry.host,
+    )
+    member = Member(entry.member_id, asked, now_s)
+    member.assignment = entry.assignment
+    return member

@@ -16,7 +16,8 @@ from mainstem.feeds.groups.classic_values import Answer, Join, Joined, State, Sy
 from mainstem.feeds.groups.deadlines import Deadlines
 from mainstem.feeds.groups.entries import GoneEntry, GroupEntry
 from mainstem.feeds.groups.matching import Matches
-from mainstem.feeds.groups.modern import JOINS, Beat, ModernGroup, Told, Topics
+from mainstem.feeds.groups.modern import ModernGroup
+from mainstem.feeds.groups.modern_values import JOINS, Beat, Told, Topics
 from mainstem.feeds.groups.outbox import Outbox, settle
 from mainstem.feeds.groups.reasons import Reason, Refused
 from mainstem.feeds.groups.section import GroupsSection, Writer

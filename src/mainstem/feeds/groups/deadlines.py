@@ -1,5 +1,5 @@
 """Who has to be looked at when. One deadline per name; a later one does not take the place of an earlier one, since
-whoever is looked at too early only says when to come again."""
+a group that is looked at too early only says when to come again."""
 
 import heapq
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mainstem.feeds.groups.modern import ModernGroup, Topics
+from mainstem.feeds.groups.modern import ModernGroup
+from mainstem.feeds.groups.modern_values import Topics
 from mainstem.feeds.groups.reasons import Reason, Refused
 
 REGEX_CHARS_MAX = 1_000

@@ -51,11 +51,6 @@ class Offsets:
         self._coming = 0
         self._coming_bytes = 0
 
-    @property
-    def settings_metadata_bytes_max(self) -> int:
-        """The longest note that an offset may have."""
-        return self._coordinator.settings.offset_metadata_bytes_max
-
     async def commit(self, committer: Committer, offsets: Sequence[Offset]) -> None:
         """Make offsets durable. Raises Refused."""
         self._check(committer)

@@ -100,7 +100,7 @@ class Outbox:
                 for held in group:
                     await self._write([held])
                 return
-            # Whoever waits is told, and asks again.
+            # The members that wait are told, and ask again.
             error = failed
             logger.warning("a write of the groups' journal failed: %s", failed)
         # An error of ours. Nobody knows what is durable, and nobody may wait for ever: all groups pass here.
@@ -118,7 +118,7 @@ class Outbox:
 
 
 def settle(future: "asyncio.Future[Any]", said: Any) -> None:
-    """Resolve a future, unless whoever waited has gone."""
+    """Resolve a future, unless the request that waited has gone."""
     if future.done():
         return
     if isinstance(said, BaseException):

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from mainstem.feeds.groups.entries import ConsumerEntry, Entry, EpochEntry, GoneEntry, GroupEntry, Offset
-from mainstem.feeds.groups.modern import LEAVES
+from mainstem.feeds.groups.modern_values import LEAVES
 from mainstem.model.batch import BatchHeader
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.errors import Corrupt

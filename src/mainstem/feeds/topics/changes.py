@@ -1,22 +1,24 @@
 """A table's changes by position, wherever they are: its history, the segments, what of the log is not sealed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
+from mainstem.feeds.fitting import Columns, first_misfit
+from mainstem.formats.segments import read_rows
 from mainstem.log import Log, SegmentInfo
-from mainstem.log.expand import Expander, Rows
 from mainstem.log.frames import Frame
+from mainstem.log.seal.expand import Expander, Rows
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.hlc import Hlc
 from mainstem.model.names import TableName
 from mainstem.model.position import LogPosition
+from mainstem.wire.checkpoints import split_columns
+from mainstem.wire.sync import ColumnDelta
 
 _READ = ("position", "hlc", "op", "key", "columns", "before", "source", "sequence")
-_json = msgspec.json.Decoder().decode
+_columns = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Told(NamedTuple):
@@ -43,20 +45,32 @@ class TableHistory(Protocol):
 
 
 def change_of(told: Told, table: TableName) -> Change:
-    """The same as every door has it."""
+    """The same as every door has it, with each value in the text that its writer sent: a number may be finer than a
+    double."""
+    before: Any = None if told.before is None else msgspec.Raw(told.before)
     return Change(
         namespace=table.namespace,
         table=table.table,
         key=told.key,
         operation=Operation(told.op),
-        columns=None if told.columns is None else _json(told.columns),
-        before=None if told.before is None else _json(told.before),
+        columns=None if told.columns is None else _columns(told.columns),
+        before=before,
         hlc=Hlc(told.hlc),
         source=SourceId(told.source),
         batch_sequence=0,
         sequence=told.sequence,
         position=LogPosition(told.position),
     )
+
+
+def that_fit(found: Iterable[Told], declared: Columns) -> list[Told]:
+    """Without those that the table has as dead letters, as a value is not of its column's declared type. Its history,
+    from which they are read later, does not have them either."""
+    return [told for told in found if told.columns is None or first_misfit(_columns_of(told), declared) is None]
+
+
+def _columns_of(told: Told) -> Iterator[ColumnDelta]:
+    return (ColumnDelta(name, value) for name, value in split_columns(told.columns).items())
 
 
 def first_kept(log: Log) -> LogPosition:
@@ -87,17 +101,9 @@ def read_log(
 
 
 def _of_segment(segment: SegmentInfo, table: TableName, after: int, through: int) -> list[Told]:
-    import pyarrow.compute as pc
-
-    wanted = (
-        (pc.field("namespace") == table.namespace)
-        & (pc.field("table") == table.table)
-        & pc.field("error").is_null()
-        & (pc.field("position") > after)
-        & (pc.field("position") <= through)
+    rows = read_rows(
+        str(segment.path), _READ, namespace=table.namespace, table=table.table, after=after, through=through
     )
-    with pa.OSFile(str(segment.path)) as source:
-        rows = pq.read_table(source, columns=list(_READ), filters=wanted)
     columns: list[Any] = [rows[name].to_pylist() for name in _READ]
     return [Told(*row) for row in zip(*columns, strict=True)]
 

@@ -1,7 +1,7 @@
 """Where the log's files have the batches of a partition, as they came: what consumers behind the tail are served from.
 
 A batch is read by its place alone: nothing is searched for, decoded or put together anew. All partitions share one
-bound in number; beyond it the place that came first is forgotten, whoever's it is, and its records are read from
+bound in number; beyond it the place that came first is forgotten, of any partition, and its records are read from
 segments.
 """
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from mainstem.feeds.topics.partition import LEADER_EPOCH, Partition
 from mainstem.feeds.topics.sealed import SealedRead, SealedReaders, TableRows
-from mainstem.feeds.topics.segments import SegmentFile, SegmentRecords
+from mainstem.feeds.topics.segments import SegmentFile
 from mainstem.feeds.topics.views import View
 from mainstem.feeds.transactions.section import TransactionsSection
 from mainstem.log import Log, SegmentInfo
@@ -31,6 +31,8 @@ COLD_READS_MAX = 4
 # Reads of batches as the log's files have them.
 FRAME_READS_MAX = 2
 _TRIES_MAX = 5
+# How much is looked through at once for a time.
+TIME_PAGE_BYTES = 1024 * 1024
 
 
 class Stamped(NamedTuple):
@@ -41,22 +43,16 @@ class Stamped(NamedTuple):
 
 
 class Rows(Protocol):
-    """The table of a topic. The app provides it; this package knows no engine. Both block: called in a thread."""
+    """The table of a topic. The app provides it; this package knows no engine. Blocks: called in a thread."""
 
     def of(self, table: TableName, partition: int, offset: int) -> TableRows | None:
         """Where the records of a partition from an offset on are; None where there is no table."""
-
-    def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
-        """The first record from an offset on whose time is the given one or later."""
 
 
 class NoRows:
     """Where there are no tables."""
 
     def of(self, table: TableName, partition: int, offset: int) -> TableRows | None:
-        return None
-
-    def first_at(self, table: TableName, partition: int, offset: int, timestamp: int) -> Record | None:
         return None
 
 
@@ -69,7 +65,7 @@ class Reader:
         self._transactions = transactions or TransactionsSection()
         self._readers = SealedReaders()
         self._places = asyncio.Semaphore(COLD_READS_MAX)
-        # Of its own: whoever reads from segments or tables may take all the others for long.
+        # A pool of its own: readers of segments and tables may hold all the other threads for long.
         self._threads = ThreadPoolExecutor(FRAME_READS_MAX, "kafka-frames")
 
     async def read(self, partition: Partition | View, offset: int, bytes_max: int, *, before: int) -> list[bytes]:
@@ -113,21 +109,23 @@ class Reader:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._readers.close()
 
-    async def first_at(self, partition: Partition | View, timestamp: int) -> Stamped | None:
-        """The first record whose time is the given one or later."""
+    async def first_at(self, partition: Partition | View, timestamp: int, *, before: int) -> Stamped | None:
+        """The first record before an offset whose time is the given one or later."""
         if isinstance(partition, View):
             return await self._first_change(partition, timestamp)
-        if timestamp > partition.state.max_timestamp or partition.start >= partition.end:
+        state = partition.state
+        if timestamp > state.max_timestamp:
             return None
-        tail_start = partition.tail.start
-        if tail_start is None or tail_start > partition.start:
-            async with self._places:
-                before = partition.end if tail_start is None else tail_start
-                found = await self._first_cold(partition, timestamp, before)
-            if found is not None:
+        offset = max(partition.start, state.times.before(timestamp))
+        while offset < before:
+            batches = await self.read(partition, offset, TIME_PAGE_BYTES, before=before)
+            # Opening them is all Python: not while consumers at the tail wait.
+            found, end = await asyncio.to_thread(_first_in, batches, offset, timestamp)
+            if found is not None or end <= offset:
                 return found
-        batches = [held.batch for held in partition.tail.batches() if held.max_timestamp >= timestamp]
-        return await asyncio.to_thread(_first_in, batches, partition.start, timestamp)
+            # Retention may have let go of what is to be read next.
+            offset = max(end, partition.start)
+        return None
 
     async def _first_change(self, view: View, timestamp: int) -> Stamped | None:
         """Page by page: a view is not sorted by time."""
@@ -206,28 +204,6 @@ class Reader:
         )
         return self._readers.read(job)
 
-    async def _first_cold(self, partition: Partition, timestamp: int, before: int) -> Stamped | None:
-        table = _table_of(partition)
-        segments = _files_of(self._log.segments(), table)
-        tail = self._log.tail(self._log.sealed)
-
-        def look() -> Stamped | None:
-            # First, and as it is read: what is sealed meanwhile is gone from there, and all of it may be gigabytes.
-            unsealed = (bytes(batch) for _, batch in _batches(tail, partition))
-            in_tail = _first_in(unsealed, partition.start, timestamp)
-            tail.close()
-            found = self._rows.first_at(table, partition.index, partition.start, timestamp)
-            kept = SegmentRecords().records(segments, table, partition.index, partition.start, before, 1 << 62)
-            for record in kept:
-                if record.timestamp >= timestamp and (found is None or record.offset < found.offset):
-                    found = record
-                    break
-            if found is not None:
-                return Stamped(found.offset, found.timestamp)
-            return in_tail
-
-        return await asyncio.to_thread(look)
-
 
 def _nothing_until(before: int) -> bytes:
     """Where a range has no records (aborted ones, markers, dead letters), readers are shown its last offset as a
@@ -266,19 +242,28 @@ def _of_frames(
     return data
 
 
-def _first_in(batches: Iterable[bytes], start: int, timestamp: int) -> Stamped | None:
+def _first_in(batches: Iterable[bytes], start: int, timestamp: int) -> tuple[Stamped | None, int]:
+    """The first record from an offset on whose time is the given one or later; and the offset behind all of them."""
+    end = start
     for batch in batches:
-        if read_head(batch).max_timestamp < timestamp:
-            continue
-        try:
-            _, records = open_dense(batch)
-        except BadBatch:
-            # Let in by its checksum, and not to be opened: its rows are dead letters.
-            continue
-        for record in records:
-            if record.timestamp >= timestamp and record.offset >= start:
-                return Stamped(record.offset, record.timestamp)
-    return None
+        at = 0
+        while at < len(batch):
+            head = read_head(batch, at)
+            if head.max_timestamp >= timestamp and not head.is_control:
+                for record in _opened(memoryview(batch)[at : at + head.size], head):
+                    if record.timestamp >= timestamp and record.offset >= start:
+                        return Stamped(record.offset, record.timestamp), end
+            end, at = head.next_offset, at + head.size
+    return None, end
+
+
+def _opened(batch: memoryview, head: BatchHead) -> Sequence[Record]:
+    """The records of a batch; none where it was let in by its checksum and cannot be opened: it is a dead letter."""
+    is_dense = head.records == head.last_offset_delta + 1
+    try:
+        return (open_dense if is_dense else open_batch)(batch)[1]
+    except BadBatch:
+        return ()
 
 
 def _table_of(partition: Partition) -> TableName:

@@ -27,7 +27,7 @@ from mainstem.wire.kafka.opening import Record, build_batch
 # Records of one batch that is made of rows.
 BATCH_ROWS = 500
 LANES = 2
-# Behind the gateway, and behind the pipeline: whoever is gigabytes behind is in no hurry.
+# Lower than the gateway's and the pipeline's: a consumer that is gigabytes behind is in no hurry.
 NICE = 5
 IDLE_S = 60.0
 # How an answer begins: batches, or why there are none.

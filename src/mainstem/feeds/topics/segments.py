@@ -1,6 +1,6 @@
 """Records as rows: how a record is written in a segment's JSON, and how it is read back from there.
 
-`log/expand` writes these rows when the log is sealed; consumers behind the tail read them here.
+`log/seal/expand` writes these rows when the log is sealed; consumers behind the tail read them here.
 """
 
 import base64

@@ -24,6 +24,7 @@ from uuid import UUID
 
 import msgspec
 
+from mainstem.feeds.topics.times import Times
 from mainstem.model.batch import BatchHeader, Encoding
 from mainstem.model.change import Change, Operation, SourceId
 from mainstem.model.errors import Corrupt
@@ -76,6 +77,7 @@ class PartitionState(msgspec.Struct, array_like=True):
     producers: dict[int, ProducerState] = {}
     # What was written, for retention by size; and the bytes before `start`.
     bytes: int = 0
+    times: Times = msgspec.field(default_factory=Times)
 
 
 class TopicState(msgspec.Struct, array_like=True):
@@ -204,6 +206,7 @@ class TopicsState:
         state.bytes += head.size
         if head.max_timestamp > state.max_timestamp:
             state.max_timestamp, state.max_timestamp_offset = head.max_timestamp, head.next_offset - 1
+        state.times.note(state.end, state.max_timestamp, state.bytes)
         if head.producer_id >= 0:
             _note_producer(state, head, header.arrival_ms)
         # Behind a marker come the records that it commits: they were heard of before.

@@ -1,7 +1,7 @@
 """The newest batches of every partition, in memory: what consumers at the tail are served from.
 
-All partitions share one bound in bytes. Beyond it the batch that came first goes, whoever's it is: a consumer that is
-behind reads it from the log or the table, and does not slow down those at the tail.
+All partitions share one bound in bytes. Beyond it the batch that came first goes, from any partition: a consumer that
+is behind reads it from the log or the table, and does not slow down those at the tail.
 """
 
 from bisect import bisect_right

@@ -34,7 +34,7 @@ from mainstem.log.kept import Place
 from mainstem.model.batch import Encoding
 from mainstem.model.change import Change
 from mainstem.model.errors import Conflict, Invalid, NotFound
-from mainstem.model.names import TableName, parse_table_name
+from mainstem.model.names import TableName, parse_table_name, refuse_rules
 from mainstem.runtime.clock import Clock
 from mainstem.wire.kafka.payload import RECORDS_SUFFIX, Mode
 from mainstem.wire.kafka.records import BatchHead
@@ -151,28 +151,32 @@ class Topics:
 
     # Changing
 
-    def check_new(self, name: str, partitions: int, config: Mapping[str, str]) -> TableName:
-        """Whether a topic may be made: the table that it will be. Raises Invalid or Conflict."""
+    def table_for(self, name: str) -> TableName:
+        """The table that a topic of this name is. Raises Invalid where there can be none."""
         if not _NAME.fullmatch(name) or name in (".", ".."):
             raise Invalid(
                 f"topic name. expected=1 to 128 letters, digits, dots, dashes and underscores got={name!r:.80}",
                 reason="invalid_topic",
             )
-        if name in self.state.topics:
-            raise Conflict(f"topic exists. got={name}")
         # As Kafka has it: names that differ in dots and underscores only would be one table.
         table = name.replace(".", "_")
         if table.startswith("__"):
             raise Invalid(f"topic name is the server's own. got={name}", reason="invalid_topic")
+        try:
+            return refuse_rules(parse_table_name(f"{self.settings.namespace}.{table}"))
+        except Invalid as error:
+            raise Invalid(str(error), reason="invalid_topic") from error
+
+    def check_new(self, name: str, partitions: int, config: Mapping[str, str]) -> TableName:
+        """Whether a topic may be made: the table that it will be. Raises Invalid or Conflict."""
+        found = self.table_for(name)
+        if name in self.state.topics:
+            raise Conflict(f"topic exists. got={name}")
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Invalid(f"partitions. expected=1 to {PARTITIONS_MAX} got={partitions}", reason="invalid_partitions")
         if len(self.state.topics) >= TOPICS_MAX:
             raise Invalid(f"topics. expected=at most {TOPICS_MAX} got=one more", reason="policy")
         check_config(config)
-        try:
-            found = parse_table_name(f"{self.settings.namespace}.{table}")
-        except Invalid as error:
-            raise Invalid(str(error), reason="invalid_topic") from error
         self._check_tables(name, found, read_config({**self.settings.config, **config}).mode)
         return found
 

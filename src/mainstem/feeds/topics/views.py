@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from mainstem.feeds.tap import Arrival, Tap
-from mainstem.feeds.topics.changes import TableHistory, Told, change_of, first_kept, read_log
+from mainstem.feeds.declared import Declared, NothingDeclared
+from mainstem.feeds.topics.changes import TableHistory, Told, change_of, first_kept, read_log, that_fit
 from mainstem.feeds.topics.partition import LEADER_EPOCH
 from mainstem.feeds.topics.state import PartitionState, TopicState
 from mainstem.log import Log
+from mainstem.log.tap import Arrival, Tap
 from mainstem.model.errors import Conflict, Invalid
 from mainstem.model.names import TableName, parse_table_name
 from mainstem.model.position import LogPosition
@@ -34,13 +35,16 @@ Exists = Callable[[TableName], Awaitable[bool]]
 class View:
     """One view, as readers see a partition."""
 
-    def __init__(self, name: str, table: TableName, log: Log, history: TableHistory) -> None:
+    def __init__(
+        self, name: str, table: TableName, log: Log, history: TableHistory, declared: Declared | None = None
+    ) -> None:
         self.index = 0
         self.table = table
         state = PartitionState(end=log.durable + 1, start=1, producers={})
         self.topic = TopicState(name, uuid.uuid5(_SPACE, name).bytes, str(table), 0, {}, [state])
         self._log = log
         self._history = history
+        self._declared = declared or NothingDeclared()
         self._waiters: set[Callable[[], None]] = set()
         self.stable: Callable[[], int] = lambda: self.end
 
@@ -95,6 +99,8 @@ class View:
                 except FileNotFoundError:
                     continue
             reached = found[-1].position if len(found) >= PAGE_CHANGES else through
+            if columns := (await self._declared.load(self.table.namespace)).get(self.table.table):
+                found = await asyncio.to_thread(that_fit, found, columns)
             return _batch(found, self.table, offset, reached)
         raise Conflict("segments were dropped again and again while they were read: ask again")
 
@@ -103,7 +109,7 @@ def _batch(found: list[Told], table: TableName, offset: int, reached: int) -> by
     records = []
     for told in found:
         time_ms = told.hlc >> 16
-        # As of its own time, so that whoever reads it again reads the same bytes.
+        # Stamped with the change's own time, so that reading it again gives the same bytes.
         message = encode_change(change_of(told, table), now_ms=time_ms, tombstones=False)[0]
         records.append(Record(told.position, time_ms, message.key, message.value))
     return build_batch(records, leader_epoch=LEADER_EPOCH, first=offset, last=reached)
@@ -112,10 +118,13 @@ def _batch(found: list[Told], table: TableName, offset: int, reached: int) -> by
 class Views:
     """The views of one gateway. Belongs to the event loop."""
 
-    def __init__(self, log: Log, tap: Tap, history: TableHistory, exists: Exists) -> None:
+    def __init__(
+        self, log: Log, tap: Tap, history: TableHistory, exists: Exists, declared: Declared | None = None
+    ) -> None:
         self._log = log
         self._history = history
         self._exists = exists
+        self._declared = declared
         self._views: dict[str, View] = {}
         self._by_id: dict[bytes, View] = {}
         self._by_table: dict[TableName, View] = {}
@@ -145,7 +154,7 @@ class Views:
             except Invalid:
                 return None
             if len(self._views) < VIEWS_MAX and (self._is_in_log(table) or await self._exists(table)):
-                view = self._views.get(name) or View(name, table, self._log, self._history)
+                view = self._views.get(name) or View(name, table, self._log, self._history, self._declared)
                 self._views[name] = self._by_id[view.topic.id] = self._by_table[table] = view
         return None if view is None else view.topic
 

@@ -79,7 +79,7 @@ class Transactions:
     # What producers ask
 
     async def init(self, name: str, timeout_ms: int, producer_id: int = -1, epoch: int = -1) -> tuple[int, int]:
-        """A producer starts under a name: its id and epoch. Whoever had the name before is fenced. Raises Refused."""
+        """A producer starts under a name: its id and epoch. The name's former producer is fenced. Raises Refused."""
         if not name or len(name) > NAME_CHARS_MAX:
             raise Refused(Reason.INVALID_REQUEST, f"transactional id. expected=1 to {NAME_CHARS_MAX} characters")
         if not 0 < timeout_ms <= self.settings.timeout_ms_max:
@@ -154,7 +154,7 @@ class Transactions:
         event = Event.COMMIT if commits else Event.ABORT
         known = self._section.transactions.get(name)
         if known is not None and known.producer_id == producer_id and known.epoch == epoch and not bumps:
-            # Before the line: whoever asks again while the first is under way is told so, and comes again.
+            # Before the line: a producer that asks again meanwhile is told that its first request is under way.
             after(known.state, event)
         async with self._lock(name):
             if bumps:

@@ -21,7 +21,7 @@ class State(StrEnum):
 class Event(StrEnum):
     """What producers ask, and what time and the log do."""
 
-    # A producer starts, or starts again: whoever had the name before is fenced.
+    # A producer starts, or starts again: the producer that had the name before is fenced.
     INIT = "init"
     # Partitions or a group take part.
     ADD = "add"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mainstem.formats.delta.asynchronous import AsyncDeltaTable
     from mainstem.formats.delta.errors import VersionMismatchError
+    from mainstem.formats.delta.files.zones import ScanStatistics
     from mainstem.formats.delta.find import Find
     from mainstem.formats.delta.replacing import Changed
     from mainstem.formats.delta.snapshot import Snapshot
     from mainstem.formats.delta.storage import LocalStorage, MemoryStorage, S3Storage, Storage, create_storage
     from mainstem.formats.delta.table import DeltaTable
-    from mainstem.formats.delta.zones import ScanStatistics
 
 __all__ = [
     "AsyncDeltaTable",
@@ -40,7 +40,7 @@ _MODULES = {
     "LocalStorage": "storage",
     "MemoryStorage": "storage",
     "S3Storage": "storage",
-    "ScanStatistics": "zones",
+    "ScanStatistics": "files.zones",
     "Snapshot": "snapshot",
     "Storage": "storage",
     "VersionMismatchError": "errors",

@@ -6,7 +6,7 @@ progress is still behind: so that a stream is read once, and a numbered batch co
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,16 +14,17 @@ import msgspec
 import pyarrow as pa
 
 from mainstem.formats.delta import creating
-from mainstem.formats.delta.datafiles import write_files
-from mainstem.formats.delta.engine import PLACES, Engine
+from mainstem.formats.delta.constraints import CONSTRAINT, check_constraints
 from mainstem.formats.delta.errors import VersionMismatchError
-from mainstem.formats.delta.evolution import EVOLUTION, Widening
-from mainstem.formats.delta.exact import fitted
+from mainstem.formats.delta.files.datafiles import write_files
+from mainstem.formats.delta.files.engine import PLACES, Engine
 from mainstem.formats.delta.log import AddFile, DeltaLog, Metadata, State
-from mainstem.formats.delta.rows import table_of
 from mainstem.formats.delta.schema import TableSchema, differing, schema_of, united, with_columns
 from mainstem.formats.delta.transaction import Commit, Replacement, Transaction
-from mainstem.formats.delta.widening import discard, rewritten, widening_of
+from mainstem.formats.delta.values.evolution import EVOLUTION, Widening
+from mainstem.formats.delta.values.exact import fitted
+from mainstem.formats.delta.values.rows import table_of
+from mainstem.formats.delta.values.widening import discard, rewritten, widening_of
 from mainstem.model.errors import Conflict, Invalid
 from mainstem.runtime.backoff import Backoff
 
@@ -34,7 +35,6 @@ ATTEMPTS_MAX = 200
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 # So many documents of a stream become Arrow at once.
 DOCUMENTS_MAX = 16_384
-CONSTRAINT = "delta.constraints."
 _NOTHING = PLACES.empty_table()
 
 
@@ -94,15 +94,13 @@ class Append:
         log: DeltaLog,
         state: State | None,
         wanted: Wanted,
-        check: Callable[[Metadata, pa.Table], None],
         now_ms: int,
     ) -> None:
-        """`state` is None for a table that is to be made. `check` raises for rows that break a constraint."""
+        """`state` is None for a table that is to be made."""
         self._engine = engine
         self._log = log
         self._base = state
         self._wanted = wanted
-        self._check = check
         self._now_ms = now_ms
         self._replaces = wanted.mode == "overwrite"
         # An overwrite brings its own columns; what the others already are counts only as a hint.
@@ -140,7 +138,7 @@ class Append:
             new = [field for field in rows.schema if field.name not in self.schema.fields]
             self._metadata = with_columns(self._metadata, new) if new else self._metadata
         rows = fitted(rows, self.schema)
-        self._check(self._metadata, rows)
+        check_constraints(self._log.table, self._metadata, rows)
         if rows.num_rows:
             self._pending.append(rows)
             self._pending_bytes += rows.nbytes

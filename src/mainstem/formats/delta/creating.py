@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.formats.delta.log import DeltaLog, Metadata
-from mainstem.formats.delta.schema import delta_schema
-from mainstem.formats.delta.transaction import CHANGE_FEED, VECTORS, Commit, commit_info, features_of, stated
+from mainstem.formats.delta.schema import CHANGE_FEED, check_feed, delta_schema
+from mainstem.formats.delta.transaction import VECTORS, Commit, commit_info, features_of, stated
 from mainstem.model.errors import Invalid
 
 # Features that only writers have to know, by the property that turns them on.
@@ -46,12 +46,14 @@ def described(
         raise Invalid(f"a partition has a single value. got={nested}", reason="schema")
     if partition_by and set(partition_by) == set(schema.names):
         raise Invalid(f"a table needs a column that it is not partitioned by. got={list(partition_by)}")
-    return Metadata(
+    made = Metadata(
         id=str(uuid.uuid4()),
         schemaString=delta_schema(schema, frozenset(variants)).to_json(),
         partitionColumns=list(partition_by),
         configuration=dict(properties),
     )
+    check_feed(made)
+    return made
 
 
 def protocol_of(metadata: Metadata) -> dict[str, Any]:

@@ -16,18 +16,18 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from mainstem.documents import Projection, matcher, parse_filter, parse_projection, parse_sort, pushdown, to_duckdb
-from mainstem.documents.ast import EVERYTHING, AnyElement, Field, Node
 from mainstem.documents.columns import Kind
-from mainstem.documents.predicate import YES
-from mainstem.documents.pushdown import is_exact
+from mainstem.documents.filters.ast import EVERYTHING, AnyElement, Field, Node
+from mainstem.documents.filters.predicate import YES
+from mainstem.documents.filters.pushdown import is_exact
+from mainstem.documents.filters.sql import SqlFilter
 from mainstem.documents.sort import SortField, sort_documents
-from mainstem.documents.sql import SqlFilter
-from mainstem.formats.delta.engine import FILE, PLACES, ROW, Engine, Source, data_path, read_errors
-from mainstem.formats.delta.groups import chosen_groups, read_groups
+from mainstem.formats.delta.files.engine import FILE, PLACES, ROW, Engine, Source, data_path, read_errors
+from mainstem.formats.delta.files.groups import chosen_groups, read_groups
+from mainstem.formats.delta.files.zones import ScanStatistics, columns_in, kept_files, kept_groups, row_count
 from mainstem.formats.delta.log import AddFile, State
-from mainstem.formats.delta.rows import documents_of
-from mainstem.formats.delta.schema import TableSchema, schema_of
-from mainstem.formats.delta.zones import ScanStatistics, columns_in, kept_files, kept_groups, row_count
+from mainstem.formats.delta.schema import AT, TableSchema, schema_of
+from mainstem.formats.delta.values.rows import documents_of
 from mainstem.model.errors import Invalid
 from mainstem.sql import duckdb_name
 
@@ -193,7 +193,7 @@ class Find:
         if not self._sorted_by_sql:
             ordered = sort_documents(
                 [
-                    (document | {"__at": (batch, at)})
+                    (document | {AT: (batch, at)})
                     for batch in self._checked(ordered=False)
                     for at, document in enumerate(documents_of(batch, self.schema))
                 ],
@@ -201,7 +201,7 @@ class Find:
             )
             end = None if self._question.limit is None else self._question.skip + self._question.limit
             for document in ordered[self._question.skip : end]:
-                batch, at = document["__at"]
+                batch, at = document[AT]
                 yield batch.slice(at, 1).select(self._output)
             return
         left, skip = self._question.limit, self._question.skip

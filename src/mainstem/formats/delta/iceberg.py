@@ -10,15 +10,14 @@ snapshot says which Delta version it shows. A refresh that is repeated, or runs 
 
 import datetime as dt
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mainstem.formats.delta.log import AddFile, State
+from mainstem.formats.delta.files.zones import partition_value
+from mainstem.formats.delta.log import AddFile, State, file_below
 from mainstem.formats.delta.schema import TableSchema, schema_of
 from mainstem.formats.delta.table import DeltaTable
-from mainstem.formats.delta.zones import partition_value
 from mainstem.model.errors import Conflict, Invalid
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class IcebergMirror:
         if shown >= state.version:
             return
         storage, name = self._table.storage, self._table.name
-        wanted = {storage.uri(f"{name}/{unquote(file.path)}"): file for file in state.files.values()}
+        wanted = {storage.uri(file_below(name, file.path)): file for file in state.files.values()}
         there = {task.file.file_path: task.file for task in iceberg.scan().plan_files()}
         with iceberg.transaction() as transaction:
             self._evolve(iceberg, transaction, state)

@@ -8,19 +8,33 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mainstem.formats.delta.files.vectors import Descriptor
 from mainstem.formats.delta.storage import Storage
-from mainstem.formats.delta.vectors import Descriptor
 from mainstem.model.errors import Corrupt, Invalid, NotFound
 
 LOG = "_delta_log"
+# A path from the root, or a URI.
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)")
+
+
+def file_below(table: str, path: str) -> str:
+    """A file that a table's log names, below the storage's root. The log writes paths as URLs do.
+
+    Raises Corrupt for a path that leaves the table's folder: a writer of a table's log may write any path into
+    it, and those who read it may read more than that one table.
+    """
+    plain = unquote(path)
+    if ".." in plain.split("/") or _ABSOLUTE.match(plain):
+        raise Corrupt("a file outside its table is not read", place=f"{table}: {path[:300]}")
+    return f"{table}/{plain}"
 
 
 class AddFile(msgspec.Struct, frozen=True):
@@ -260,7 +274,7 @@ class DeltaLog:
             for action in actions:
                 if action.sidecar is not None:
                     name = action.sidecar.path
-                    yield from self._parquet(name if "/" in name else f"{self.table}/{LOG}/_sidecars/{name}")
+                    yield from self._parquet(file_below(f"{self.table}/{LOG}/_sidecars", name.rpartition("/")[2]))
                 else:
                     yield action
 

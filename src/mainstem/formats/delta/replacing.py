@@ -10,17 +10,17 @@ import pyarrow.compute as pc
 
 from mainstem.documents import apply_update, matched_offset
 from mainstem.documents.columns import Kind
-from mainstem.documents.predicate import YES, Predicate, Relates, Relation, Within, all_of
-from mainstem.documents.update_syntax import Update
-from mainstem.formats.delta.engine import FILE, PLACES, ROW, Engine, Source, read_errors
-from mainstem.formats.delta.evolution import Widening
-from mainstem.formats.delta.exact import cast_exactly
+from mainstem.documents.filters.predicate import YES, Predicate, Relates, Relation, Within, all_of
+from mainstem.documents.updates.syntax import Update
+from mainstem.formats.delta.files.engine import FILE, PLACES, ROW, Engine, Source, read_errors
+from mainstem.formats.delta.files.zones import kept_files
 from mainstem.formats.delta.log import AddFile, Metadata, State
-from mainstem.formats.delta.rows import column_of, documents_of, inferred_column
-from mainstem.formats.delta.schema import TableSchema, schema_of
+from mainstem.formats.delta.schema import AT, TableSchema, schema_of
 from mainstem.formats.delta.transaction import Replacement
-from mainstem.formats.delta.widening import recast
-from mainstem.formats.delta.zones import kept_files
+from mainstem.formats.delta.values.evolution import Widening
+from mainstem.formats.delta.values.exact import cast_exactly
+from mainstem.formats.delta.values.rows import column_of, documents_of, inferred_column
+from mainstem.formats.delta.values.widening import recast
 from mainstem.model.errors import Invalid
 from mainstem.sql import duckdb_name
 
@@ -55,8 +55,8 @@ def last_rows(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     if len(keys) == 1 and len(rows[keys[0]].unique()) == rows.num_rows:
         return rows
     at = pa.array(np.arange(rows.num_rows))
-    numbered = rows.select(list(keys)).append_column("__at", at)
-    last = numbered.group_by(list(keys)).aggregate([("__at", "max")])["__at_max"]
+    numbered = rows.select(list(keys)).append_column(AT, at)
+    last = numbered.group_by(list(keys)).aggregate([(AT, "max")])[f"{AT}_max"]
     return rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
 
 
@@ -124,14 +124,14 @@ def _key_predicate(rows: pa.Table, key: str, schema: TableSchema) -> Predicate:
 def _upsert_feed(old: pa.Table, rows: pa.Table, gone: pa.Table, schema: TableSchema) -> pa.Table:
     full, keys = _whole(rows, schema), gone.column_names
     known = old.select(list(keys)).group_by(list(keys)).aggregate([])
-    marked = full.select(list(keys)).append_column("__at", pa.array(range(full.num_rows), pa.int64()))
-    updated = marked.join(known.cast(marked.select(list(keys)).schema), list(keys), join_type="left semi")["__at"]
-    is_update = pc.is_in(marked["__at"], updated.combine_chunks())
+    marked = full.select(list(keys)).append_column(AT, pa.array(range(full.num_rows), pa.int64()))
+    updated = marked.join(known.cast(marked.select(list(keys)).schema), list(keys), join_type="left semi")[AT]
+    is_update = pc.is_in(marked[AT], updated.combine_chunks())
     kinds = pc.if_else(is_update, "update_postimage", "insert")
     before = _typed(old, schema, "update_preimage").drop_columns([CHANGE_TYPE])
-    numbered = before.append_column("__at", pa.array(range(before.num_rows), pa.int64()))
-    deleted = numbered.select([*keys, "__at"]).join(gone, keys, join_type="left semi")["__at"]
-    is_delete = pc.is_in(numbered["__at"], deleted.combine_chunks())
+    numbered = before.append_column(AT, pa.array(range(before.num_rows), pa.int64()))
+    deleted = numbered.select([*keys, AT]).join(gone, keys, join_type="left semi")[AT]
+    is_delete = pc.is_in(numbered[AT], deleted.combine_chunks())
     before = before.append_column(CHANGE_TYPE, pc.if_else(is_delete, "delete", "update_preimage"))
     return pa.concat_tables([before, full.append_column(CHANGE_TYPE, kinds)])
 
@@ -149,7 +149,7 @@ def updated(
     kept: list[int] = []
     # By column, which of the changed rows have another value there now.
     touched: dict[str, list[int]] = {}
-    for at, document in enumerate(documents_of(matched.select(list(schema.fields)), schema)):
+    for at, document in enumerate(documents_of(matched.select(list(schema.fields)), schema, whole=True)):
         result = apply_update(update, document, now_ms=now_ms, offset=matched_offset(filter, document))
         if result.modified:
             for name in {path.partition(".")[0] for path in (*result.set, *result.removed)}:

@@ -13,10 +13,11 @@ import deltalake
 import msgspec
 import pyarrow as pa
 
-from mainstem.documents.arrow import columns_of_schema
 from mainstem.documents.columns import Column, Kind
+from mainstem.documents.filters.arrow import columns_of_schema
 from mainstem.formats.delta.log import Metadata
 from mainstem.model.errors import Invalid
+from mainstem.sql import duckdb_name
 
 KIND = "mainstem.kind"
 # Says of a column of JSON or Variants that it held something else before: Arrow's text is a value of it, not JSON.
@@ -25,6 +26,11 @@ WIDENED = "mainstem.widened"
 _OF_THE_TYPE = frozenset([KIND, WIDENED, "__CHAR_VARCHAR_TYPE_STRING"])
 # DuckDB's own names for the place of a row: a column of that name would be taken for it.
 RESERVED = frozenset(["file_index", "file_row_number"])
+# What Delta's change feed says of each row stands in columns of these names.
+OF_THE_FEED = frozenset(["_change_type", "_commit_version", "_commit_timestamp"])
+CHANGE_FEED = "delta.enableChangeDataFeed"
+# A column of our own beside a table's, while rows are looked at: no table has this name.
+AT = "\0at"
 _PHYSICAL = "delta.columnMapping.physicalName"
 # What a Variant is in Arrow, and in a Parquet file that is not shredded.
 VARIANT = pa.struct([pa.field("metadata", pa.binary()), pa.field("value", pa.binary())])
@@ -128,7 +134,7 @@ def duckdb_type(type_: pa.DataType) -> str:
     if types.is_timestamp(type_):
         return "TIMESTAMPTZ" if type_.tz else "TIMESTAMP"
     if types.is_struct(type_):
-        inner = ", ".join(f'"{field.name}" {duckdb_type(field.type)}' for field in type_)
+        inner = ", ".join(f"{duckdb_name(field.name)} {duckdb_type(field.type)}" for field in type_)
         return f"STRUCT({inner})"
     if types.is_map(type_):
         return f"MAP({duckdb_type(type_.key_type)}, {duckdb_type(type_.item_type)})"
@@ -185,13 +191,15 @@ def _inner(type_: Any) -> Iterator[tuple[str, Any, str]]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse columns that Delta or its readers would take for one another."""
+    """Refuse columns that Delta or its readers would take for one another, or could not name."""
     seen: dict[str, str] = {}
     for name in names:
         try:
             name.encode()
         except UnicodeEncodeError:
             raise Invalid(f"a column's name is not Unicode text. got={name!a}", reason="schema") from None
+        if not name or "\0" in name:
+            raise Invalid(f"a column has a name, without a NUL in it. got={name!a}", reason="schema")
         folded = name.lower()
         if folded in RESERVED:
             raise Invalid(f"a column may not have this name: readers use it for the row's place. got={name}")
@@ -202,6 +210,35 @@ def check_names(names: Iterable[str]) -> None:
                 reason="schema",
             )
         seen[folded] = name
+
+
+def _check_inner_names(column: str, type_: pa.DataType) -> None:
+    """The same of fields inside a column's type: a file with them could be written, and not be read again."""
+    types = pa.types
+    parts = [type_.value_type] if types.is_list(type_) or types.is_large_list(type_) else []
+    parts = [type_.key_type, type_.item_type] if types.is_map(type_) else parts
+    if types.is_struct(type_):
+        names = [field.name for field in type_]
+        unnamed = [name for name in names if not name or "\0" in name]
+        if unnamed or len({name.lower() for name in names}) < len(names):
+            raise Invalid(
+                f"fields of a struct have names, and differ by more than upper and lower case. "
+                f"column={column} got={names!r:.200}",
+                reason="schema",
+            )
+        parts = [field.type for field in type_]
+    for part in parts:
+        _check_inner_names(column, part)
+
+
+def check_feed(metadata: Metadata) -> None:
+    """Refuse columns that the table's change feed needs for itself, where it keeps one."""
+    if (metadata.configuration.get(CHANGE_FEED) or "").lower() != "true":
+        return
+    names = [field["name"] for field in msgspec.json.decode(metadata.schemaString)["fields"]]
+    taken = sorted(name for name in names if name.lower() in OF_THE_FEED)
+    if taken:
+        raise Invalid(f"a table with a change feed cannot have these columns. got={taken}", reason="schema")
 
 
 def with_columns(metadata: Metadata, fields: Sequence[pa.Field]) -> Metadata:
@@ -245,7 +282,9 @@ def united(metadata: Metadata, other: Metadata, changed: Sequence[str] = ()) -> 
     stated["fields"] = [others[field["name"]] if field["name"] in changed else field for field in stated["fields"]]
     stated["fields"] += new
     check_names([field["name"] for field in stated["fields"]])
-    return msgspec.structs.replace(metadata, schemaString=msgspec.json.encode(stated).decode())
+    made = msgspec.structs.replace(metadata, schemaString=msgspec.json.encode(stated).decode())
+    check_feed(made)
+    return made
 
 
 def delta_schema(schema: pa.Schema, variants: frozenset[str] = frozenset()) -> deltalake.Schema:
@@ -253,6 +292,7 @@ def delta_schema(schema: pa.Schema, variants: frozenset[str] = frozenset()) -> d
     check_names(schema.names)
     fields = []
     for field in schema:
+        _check_inner_names(field.name, field.type)
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
         if field.name in variants or metadata.get(KIND) == "variant":
             fields.append(deltalake.Field(field.name, deltalake.VariantType(), nullable=field.nullable))
@@ -262,15 +302,29 @@ def delta_schema(schema: pa.Schema, variants: frozenset[str] = frozenset()) -> d
     return deltalake.Schema(fields)
 
 
-def _plain_field(field: pa.Field) -> deltalake.Field:
-    type_ = field.type
-    if pa.types.is_timestamp(type_):
+def _stored_type(type_: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - case by case
+    """What Delta has for a type of Arrow's, at any depth."""
+    types = pa.types
+    if types.is_timestamp(type_):
         # Delta's timestamps are in microseconds; delta-rs has others, which hardly anybody reads.
-        type_ = pa.timestamp("us", "UTC" if type_.tz else None)
-    elif pa.types.is_float16(type_):
-        type_ = pa.float32()
-    elif pa.types.is_date64(type_):
-        type_ = pa.date32()
+        return pa.timestamp("us", "UTC" if type_.tz else None)
+    if types.is_float16(type_):
+        return pa.float32()
+    if types.is_date64(type_):
+        return pa.date32()
+    if types.is_struct(type_):
+        return pa.struct([field.with_type(_stored_type(field.type)) for field in type_])
+    if types.is_map(type_):
+        return pa.map_(_stored_type(type_.key_type), type_.item_field.with_type(_stored_type(type_.item_type)))
+    if types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_stored_type(type_.value_type)))
+    if types.is_large_list(type_):
+        return pa.large_list(type_.value_field.with_type(_stored_type(type_.value_type)))
+    return type_
+
+
+def _plain_field(field: pa.Field) -> deltalake.Field:
+    type_ = _stored_type(field.type)
     try:
         if pa.types.is_null(type_):
             raise ValueError("no value to take a type from")

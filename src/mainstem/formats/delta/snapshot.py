@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from mainstem.formats.delta.engine import engine_of
+from mainstem.formats.delta.files.engine import engine_of
 from mainstem.formats.delta.find import Find, Question
 from mainstem.formats.delta.log import State
 from mainstem.formats.delta.queries import Queryable

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = ".deltalake"
 _PUT_ATTEMPTS_MAX = 5
 _PUT_TIMEOUT_S = 60.0
+_LISTINGS_MAX = 8
 
 
 class Entry(NamedTuple):
@@ -113,13 +114,25 @@ class Storage(ABC):
 
     def entries(self, folder: str) -> tuple[Entry, ...]:
         """The files right in a folder, sorted. A folder that is not there has none."""
-        found = self.files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        found = self.listing(folder)
         return tuple(sorted(Entry(info.path, info.size) for info in found if info.type == pafs.FileType.File))
 
     def folders(self, folder: str) -> tuple[str, ...]:
         """The folders right in a folder, sorted."""
-        found = self.files.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+        found = self.listing(folder)
         return tuple(sorted(info.path for info in found if info.type == pafs.FileType.Directory))
+
+    def listing(self, folder: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
+        """What is in a folder, as Arrow tells it. A folder that is not there has nothing.
+
+        Arrow opens the folder and, where that fails, looks whether it is there: one that another writer makes between
+        the two is an error to it, and there when asked again.
+        """
+        selector = pafs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+        for _ in range(_LISTINGS_MAX - 1):
+            with suppress(FileNotFoundError):
+                return list(self.files.get_file_info(selector))
+        return list(self.files.get_file_info(selector))
 
     def delete(self, path: str) -> None:
         """Remove a file. One that is gone already is fine."""

@@ -1,6 +1,6 @@
 """A Delta table for Python: rows in, rows out, every version kept.
 
-Thin where delta-rs has the operation: optimize, restore, checkpoints, constraints. Reads go through `find`, new rows
+Thin where delta-rs has the operation: optimize, restore, checkpoints, constraints. Reads are in `readable`, new rows go
 through `appending`, and what replaces rows (upsert, update, delete) through `transaction`, so that a batch costs what
 it touches. Every write is one commit, its new columns included, and no value becomes another one on the way (`exact`).
 """
@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import deltalake
+import msgspec
 import pyarrow as pa
 
 from mainstem.documents import parse_update
 from mainstem.formats.delta import creating, replacing
 from mainstem.formats.delta.appending import (
     ATTEMPTS_MAX,
-    CONSTRAINT,
     Append,
     Wanted,
     chunks,
@@ -27,25 +27,33 @@ from mainstem.formats.delta.appending import (
     has_done,
     is_stream,
 )
-from mainstem.formats.delta.datafiles import ROW_GROUP_ROWS
-from mainstem.formats.delta.engine import PLACES, engine_of
+from mainstem.formats.delta.constraints import check_constraints
 from mainstem.formats.delta.errors import VersionMismatchError, delta_errors
-from mainstem.formats.delta.evolution import EVOLUTION, Widening, evolution_of, with_evolution
-from mainstem.formats.delta.exact import fitted
-from mainstem.formats.delta.feed import Feed
+from mainstem.formats.delta.files.datafiles import ROW_GROUP_ROWS
+from mainstem.formats.delta.files.engine import PLACES
+from mainstem.formats.delta.files.vacuum import retention_s, unneeded
 from mainstem.formats.delta.find import Find, Question
-from mainstem.formats.delta.log import DeltaLog, Metadata, State
-from mainstem.formats.delta.queries import Filter, Queryable
+from mainstem.formats.delta.log import Metadata, State
+from mainstem.formats.delta.queries import Filter
+from mainstem.formats.delta.readable import ReadableTable
 from mainstem.formats.delta.replacing import Changed
-from mainstem.formats.delta.rows import documents_of, table_of
-from mainstem.formats.delta.schema import KIND, TableSchema, delta_schema, schema_of, with_columns
-from mainstem.formats.delta.shredding import SHREDDING, shreds
-from mainstem.formats.delta.snapshot import Snapshot
-from mainstem.formats.delta.storage import Storage, create_storage
-from mainstem.formats.delta.transaction import CHANGE_FEED, VECTORS, Commit, Replacement, Transaction
-from mainstem.formats.delta.vacuum import retention_s, unneeded
-from mainstem.formats.delta.widening import recast, widening_of
-from mainstem.model.errors import Conflict, Invalid, NotFound
+from mainstem.formats.delta.schema import (
+    CHANGE_FEED,
+    KIND,
+    TableSchema,
+    check_feed,
+    delta_schema,
+    schema_of,
+    with_columns,
+)
+from mainstem.formats.delta.storage import Storage
+from mainstem.formats.delta.transaction import VECTORS, Commit, Replacement, Transaction
+from mainstem.formats.delta.values.evolution import EVOLUTION, Widening, evolution_of, with_evolution
+from mainstem.formats.delta.values.exact import fitted
+from mainstem.formats.delta.values.rows import table_of
+from mainstem.formats.delta.values.shredding import SHREDDING, shreds
+from mainstem.formats.delta.values.widening import recast, widening_of
+from mainstem.model.errors import Conflict, Invalid
 from mainstem.runtime.backoff import Backoff
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -53,83 +61,13 @@ CHECKPOINT_INTERVAL = 100
 _T = TypeVar("_T")
 
 
-class DeltaTable(Queryable):
+class DeltaTable(ReadableTable):
     """A table in a storage. It comes into being with `create` or the first `write`."""
 
     def __init__(self, storage: Storage | str | None, name: str, *, clock: Clock | None = None) -> None:
-        if not name or name.startswith("/") or ".." in name.split("/"):
-            raise Invalid(f"a table's name is a path below its storage. got={name!r}")
-        self.storage = storage if isinstance(storage, Storage) else create_storage(storage)
-        self.name = name.strip("/")
+        super().__init__(storage, name)
         self._clock = clock or SystemClock()
-        self._log = DeltaLog(self.storage, self.name)
-        self._engine = engine_of(self.storage)
         self._listeners: list[Callable[[int], object]] = []
-
-    @property
-    def uri(self) -> str:
-        """The table as engines name it."""
-        return self.storage.uri(self.name)
-
-    # Looking.
-
-    def exists(self) -> bool:
-        """Whether the table is there."""
-        return self._log.exists()
-
-    @property
-    def version(self) -> int:
-        """The newest version."""
-        return self._log.newest().version
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns in Arrow."""
-        return self.snapshot().schema
-
-    def snapshot(self, at: int | dt.datetime | None = None) -> Snapshot:
-        """The table as it is, or was: at a version, or at a time."""
-        if isinstance(at, dt.datetime):
-            with delta_errors(self.name):
-                past = self.delta_rs()
-                past.load_as_version(at if at.tzinfo else at.replace(tzinfo=dt.UTC))
-                at = past.version()
-        state = self._log.newest() if at is None else self._log.at(at)
-        return Snapshot(self.storage, self.name, state)
-
-    def _asked(self, question: Question) -> Find:
-        return Find(self._engine, self.name, self._log.newest(), question)
-
-    def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The commits that the log still has, newest first."""
-        self._log.newest()
-        with delta_errors(self.name):
-            return list(self.delta_rs().history(limit))
-
-    def changes(self, first: int = 0, last: int | None = None) -> pa.RecordBatchReader:
-        """Delta's change feed between two versions: rows with `_change_type`, `_commit_version`, `_commit_timestamp`.
-
-        The table must have been made with `change_feed=True`.
-        """
-        newest = self._log.newest()
-        if not schema_of(newest.metadata).has(CHANGE_FEED):
-            raise Invalid(f"the table keeps no change feed. table={self.name} expected={CHANGE_FEED}=true")
-        end = newest.version if last is None else last
-        if not 0 <= first <= newest.version or end > newest.version:
-            raise NotFound(f"no such version. table={self.name} expected=0..{newest.version} got={first}..{end}")
-        return Feed(self._engine, self._log, newest).reader(first, end)
-
-    def to_spark(self, spark: Any, at: int | None = None) -> Any:
-        """The table as a DataFrame of a Spark session that has Delta."""
-        reader = spark.read.format("delta")
-        if at is not None:
-            reader = reader.option("versionAsOf", at)
-        return reader.load(self.uri.replace("s3://", "s3a://", 1))
-
-    def delta_rs(self) -> deltalake.DeltaTable:
-        """The same table in delta-rs's own hands, at the newest version."""
-        with delta_errors(self.name):
-            return deltalake.DeltaTable(self.uri, storage_options=self.storage.options or None)
 
     # Making and changing the table.
 
@@ -196,6 +134,8 @@ class DeltaTable(Queryable):
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set properties of the table."""
         evolution_of(properties)
+        described = self._log.newest().metadata
+        check_feed(msgspec.structs.replace(described, configuration={**described.configuration, **properties}))
         with delta_errors(self.name):
             # delta-rs knows Delta's own, and takes others only where it is not to look.
             self.delta_rs().alter.set_table_properties(
@@ -381,22 +321,9 @@ class DeltaTable(Queryable):
         wanted = Wanted(evolve=False, expected_version=expected_version)
         return self._appended(self._state(expected_version), wanted, about, data)
 
-    def state(self) -> State:
-        """The newest version as the log has it."""
-        return self._log.newest()
-
     def after_commit(self, listener: Callable[[int], object]) -> None:
         """Call this with the version after every write of this object. An error of it does not undo the write."""
         self._listeners.append(listener)
-
-    def documents(self, rows: pa.Table, *more: str, of: Metadata | None = None) -> list[dict[str, Any]]:
-        """Rows in Arrow as documents; `more` are columns that the table does not have.
-
-        `of` is what the table was when the rows were read, where that may have been before now.
-        """
-        found = documents_of(rows.drop_columns(list(more)), schema_of(of or self._log.newest().metadata))
-        extra = rows.select(list(more)).to_pylist()
-        return [document | beside for document, beside in zip(found, extra, strict=True)]
 
     def _state(self, expected_version: int | None) -> State:
         state = self._log.newest()
@@ -440,6 +367,7 @@ class DeltaTable(Queryable):
     def _create_with_delta_rs(
         self, schema: deltalake.Schema, partition_by: Sequence[str], properties: Mapping[str, str], *, strict: bool
     ) -> None:
+        check_feed(Metadata("", schema.to_json(), list(partition_by), dict(properties)))
         with delta_errors(self.name):
             deltalake.DeltaTable.create(
                 self.uri,
@@ -457,7 +385,7 @@ class DeltaTable(Queryable):
             first: Any = next(parts, [])
             self._create_for(first, wanted)
             state, parts = self._log.newest(), itertools.chain([first], parts)
-        append = Append(self._engine, self._log, state, wanted, self._check, self._clock.now_ms())
+        append = Append(self._engine, self._log, state, wanted, self._clock.now_ms())
         try:
             for part in parts:
                 append.add(part)
@@ -488,25 +416,8 @@ class DeltaTable(Queryable):
         new = [field for field in rows.schema if field.name not in known]
         described = with_columns(described, new) if new else described
         rows = fitted(rows, schema_of(described))
-        self._check(described, rows)
+        check_constraints(self.name, described, rows)
         return described, rows
-
-    def _check(self, metadata: Metadata, rows: pa.Table) -> None:
-        """Let delta-rs judge rows by the table's constraints, on a table that is nobody's."""
-        constraints = {
-            name.removeprefix(CONSTRAINT): text
-            for name, text in metadata.configuration.items()
-            if name.startswith(CONSTRAINT) and text
-        }
-        if not constraints and '"delta.invariants"' not in metadata.schemaString:
-            return
-        scratch = DeltaTable(create_storage("memory://"), "scratch")
-        with delta_errors(self.name):
-            schema = deltalake.Schema.from_json(metadata.schemaString)
-            made = deltalake.DeltaTable.create(scratch.uri, schema=schema)
-            if constraints:
-                made.alter.add_constraint(constraints)
-            deltalake.write_deltalake(scratch.uri, rows, mode="append")
 
 
 _CREATED = Commit("CREATE TABLE")

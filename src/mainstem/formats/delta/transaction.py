@@ -1,7 +1,7 @@
 """One commit that replaces rows: places that go, rows that come, all or nothing.
 
 Owns the writing of Delta's log where delta-rs has no operation for it. The commit is a put-if-absent of the next
-version, so that of all writers in the world one gets it; whoever loses looks at the table again and starts over.
+version, so that one of all writers gets it; a writer that loses looks at the table again and starts over.
 Rows go by deletion vectors where the table has them on, and by writing their files anew without them where not.
 """
 
@@ -17,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from mainstem.formats.delta import vectors
-from mainstem.formats.delta.datafiles import write_files
-from mainstem.formats.delta.engine import FILE, ROW, Engine, Source, deleted_rows, read_errors
 from mainstem.formats.delta.errors import VersionMismatchError
-from mainstem.formats.delta.exact import fitted
+from mainstem.formats.delta.files import vectors
+from mainstem.formats.delta.files.datafiles import write_files
+from mainstem.formats.delta.files.engine import FILE, ROW, Engine, Source, deleted_rows, read_errors
+from mainstem.formats.delta.files.zones import row_count
 from mainstem.formats.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
-from mainstem.formats.delta.schema import TableSchema, differing, schema_of
-from mainstem.formats.delta.shredding import FEATURE, shreds
-from mainstem.formats.delta.widening import rewritten
-from mainstem.formats.delta.zones import row_count
+from mainstem.formats.delta.schema import CHANGE_FEED, TableSchema, differing, schema_of
+from mainstem.formats.delta.values.exact import fitted
+from mainstem.formats.delta.values.shredding import FEATURE, shreds
+from mainstem.formats.delta.values.widening import rewritten
 from mainstem.model.errors import Conflict, Invalid
 from mainstem.sql import duckdb_name
 
@@ -50,7 +50,6 @@ _WRITABLE = frozenset(
     ]
 )
 _LOOKED_FOR = frozenset(["columnMapping", "generatedColumns", "identityColumns"])
-CHANGE_FEED = "delta.enableChangeDataFeed"
 VECTORS = "delta.enableDeletionVectors"
 
 
@@ -169,20 +168,9 @@ class Transaction:
             actions.insert(0, {"protocol": _upgraded(self._state.protocol, needed)})
         return actions
 
-    def _leaving(self, change: Replacement) -> list[tuple[AddFile, BitMap64]]:
-        """By file, the rows that leave it."""
-        by_file: dict[int, BitMap64] = {}
-        indexes = change.places[FILE].to_numpy()
-        positions = change.places[ROW].to_numpy()
-        order = np.argsort(indexes, kind="stable")
-        edges = np.flatnonzero(np.diff(indexes[order])) + 1
-        for group in np.split(order, edges) if len(order) else ():
-            by_file[int(indexes[group[0]])] = vectors.bitmap_of(positions[group])
-        return [(change.files[index], rows) for index, rows in by_file.items()]
-
     def _without(self, change: Replacement, now_ms: int) -> Iterator[dict[str, Any]]:
         """The actions that take rows out of their files."""
-        touched = self._leaving(change)
+        touched = rows_by_file(change.files, change.places)
         for file, _ in touched:
             yield {"remove": _removal(file, now_ms)}
         adds: Iterable[dict[str, Any]]
@@ -195,7 +183,7 @@ class Transaction:
 
         Of a file that loses no row they say that no data changed, as of one that is only put elsewhere.
         """
-        leaving = {file.key: rows for file, rows in self._leaving(change)}
+        leaving = {file.key: rows for file, rows in rows_by_file(change.files, change.places)}
         dropped = {file.key for file in change.dropped}
         for key, file in self._state.files.items():
             if key not in dropped:
@@ -249,6 +237,17 @@ class Transaction:
                 f"features={sorted(unknown)}",
                 reason="protocol",
             )
+
+
+def rows_by_file(files: Sequence[AddFile], places: pa.Table) -> list[tuple[AddFile, BitMap64]]:
+    """By file, the rows of it that are at some places."""
+    by_file: dict[int, BitMap64] = {}
+    indexes, positions = places[FILE].to_numpy(), places[ROW].to_numpy()
+    order = np.argsort(indexes, kind="stable")
+    edges = np.flatnonzero(np.diff(indexes[order])) + 1
+    for group in np.split(order, edges) if len(order) else ():
+        by_file[int(indexes[group[0]])] = vectors.bitmap_of(positions[group])
+    return [(files[index], rows) for index, rows in by_file.items()]
 
 
 def commit_info(state: State | None, about: Commit, now_ms: int) -> dict[str, Any]:

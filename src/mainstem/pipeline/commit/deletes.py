@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from mainstem.formats.delta import vectors
+from mainstem.formats.delta.files import vectors
 from mainstem.pipeline.commit.keyindex import DataFile, KeyIndex, Places, by_file
 from mainstem.pipeline.passes.stores import new_file, read_file
 

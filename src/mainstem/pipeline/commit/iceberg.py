@@ -4,6 +4,7 @@ Manifests and metadata are made by Iceberg's own classes, which are reached thro
 that the REST specification has for them. A catalog that knows no transactions is committed to table by table.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,15 +15,17 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
+from mainstem.pipeline.commit.changes import TableChange
 from mainstem.pipeline.commit.lake import (
-    APPLICATION,
     Lake,
     LakeTable,
-    Marks,
+    commit,
     is_a,
     is_gone,
     raise_if_gone,
 )
+from mainstem.pipeline.commit.marks import APPLICATION
+from mainstem.pipeline.passes.stores import make_durable
 from mainstem.pipeline.session.spark import join_session
 
 log = logging.getLogger(__name__)
@@ -30,32 +33,31 @@ log = logging.getLogger(__name__)
 STAGED_AT_ONCE = 4
 
 
-@dataclass(slots=True)
-class TableChange:
-    """What one physical table gets from a pass. Files are described in JSON."""
+@dataclass(slots=True, kw_only=True)
+class IcebergChange(TableChange[LakeTable]):
+    """What one Iceberg table gets from a pass."""
 
-    table: LakeTable
-    marks: Marks
-    files: list[str] = field(default_factory=list)
-    deletes: list[str] = field(default_factory=list)
     # Delete files that new ones replace, and the data files that lose rows.
     replaced: list[str] = field(default_factory=list)
     losing: list[str] = field(default_factory=list)
     # Whether rows may be replaced: a state. A log is only appended to.
     is_state: bool = False
-    is_committed: bool = False
+
+    def commit(self) -> None:
+        self.table.commit_staged()
+        self.is_committed = True
 
 
 class IcebergCommits:
     """Makes the transactions."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, *, has_transactions: bool = True) -> None:
         self._lake = lake
-        self._has_transactions = True
+        self._has_transactions = has_transactions
         # Manifests of several tables are written side by side: most of that time is waiting for files.
         self._threads = ThreadPoolExecutor(STAGED_AT_ONCE, "stage", join_session, (lake.spark,))
 
-    def commit(self, changes: Sequence[TableChange], batch: str) -> dict[str, int]:
+    def commit(self, changes: Sequence[IcebergChange], batch: str) -> dict[str, int]:
         """Make all changes visible at once; returns the new snapshot of each table, by its identifier.
 
         Raises Conflict where one of the tables has changed since its transaction began, NotFound where one was dropped.
@@ -64,16 +66,17 @@ class IcebergCommits:
         """
         failures = self._stage_each(changes, batch)
         standing = [change for change in changes if change.table.name.logical not in failures]
+        _make_durable(standing)
         if len(standing) <= 1 or not (self._has_transactions and self._commit_those_that_stand(standing)):
             self._commit_one_by_one(standing)
         if failures:
             raise next(iter(failures.values()))
         return {change.table.identifier: self._head(change) for change in changes}
 
-    def _stage_each(self, changes: Sequence[TableChange], batch: str) -> dict[TableName, Exception]:
+    def _stage_each(self, changes: Sequence[IcebergChange], batch: str) -> dict[TableName, Exception]:
         """Write the manifests; returns what failed, by logical table. The others go without those."""
 
-        def stage(change: TableChange) -> Exception | None:
+        def stage(change: IcebergChange) -> Exception | None:
             try:
                 self._stage(change, batch)
             except Exception as error:
@@ -88,7 +91,7 @@ class IcebergCommits:
             change.table.name.logical: error for change, error in zip(changes, found, strict=True) if error is not None
         }
 
-    def _commit_those_that_stand(self, changes: Sequence[TableChange]) -> bool:
+    def _commit_those_that_stand(self, changes: Sequence[IcebergChange]) -> bool:
         try:
             return self._commit_together(changes)
         except (Conflict, NotFound):
@@ -98,23 +101,21 @@ class IcebergCommits:
                 self._commit_together(standing)
             raise
 
-    def _commit_one_by_one(self, changes: Sequence[TableChange]) -> None:
+    def _commit_one_by_one(self, changes: Sequence[IcebergChange]) -> None:
         lost: dict[TableName, Conflict | NotFound] = {}
         for change in changes:
             logical = change.table.name.logical
             if logical in lost:
                 continue
             try:
-                change.table.commit_staged()
+                change.commit()
             except (Conflict, NotFound) as error:
                 lost[logical] = error
-            else:
-                change.is_committed = True
         if lost:
             raise next(iter(lost.values()))
 
-    def _stage(self, change: TableChange, batch: str) -> None:
-        """Write manifests. They last, and nobody sees them before the transaction is committed."""
+    def _stage(self, change: IcebergChange, batch: str) -> None:
+        """Write manifests. Nobody sees them before the transaction is committed."""
         transaction, table = change.table.transaction, change.table
         specs = table.java.specs()
         if change.is_state and (change.files or change.deletes):
@@ -140,9 +141,9 @@ class IcebergCommits:
         summary = {**change.marks.summary(), APPLICATION: self._lake.application, "mainstem.batch": batch}
         for name, value in summary.items():
             update.set(name, value)
-        table.stage(update)
+        commit(update)
 
-    def _commit_together(self, changes: Sequence[TableChange]) -> bool:
+    def _commit_together(self, changes: Sequence[IcebergChange]) -> bool:
         """False where the catalog does not know how: nothing was committed then."""
         commits = self._lake.jvm.java.util.ArrayList()
         for change in changes:
@@ -176,11 +177,17 @@ class IcebergCommits:
     def _file(self, text: str, specs: Any) -> Any:
         return self._lake.classes.file_of(self._lake.classes.read_json(text), specs)
 
-    def _head(self, change: TableChange) -> int:
+    def _head(self, change: IcebergChange) -> int:
         return int(change.table.transaction.currentMetadata().currentSnapshot().snapshotId())
 
 
-def _has_moved(change: TableChange) -> bool:
+def _make_durable(changes: Sequence[IcebergChange]) -> None:
+    """Have last what the commits are about to name, of all tables at once. Executors have seen to the rows' files."""
+    deletes = [json.loads(text)["file-path"] for change in changes for text in change.deletes]
+    make_durable([*deletes, *(str(path) for change in changes for path in change.table.staged_files())])
+
+
+def _has_moved(change: IcebergChange) -> bool:
     """Whether somebody else has committed to the table since its transaction began, or has dropped it."""
     if _is_dropped(change):
         return True
@@ -188,7 +195,7 @@ def _has_moved(change: TableChange) -> bool:
     return str(now) != str(change.table.transaction.startMetadata().metadataFileLocation())
 
 
-def _is_dropped(change: TableChange) -> bool:
+def _is_dropped(change: IcebergChange) -> bool:
     """Whether the catalog does not know the table any more. Looks, so that its operations are up to date."""
     try:
         change.table.java.operations().refresh()

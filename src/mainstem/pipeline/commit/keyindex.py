@@ -121,6 +121,14 @@ class KeyIndex:
             parts.append(Places(run.files[slots], run.rows[slots]))
         return Places(*(np.concatenate(both) for both in zip(*parts, strict=True)))
 
+    def places(self) -> Places:
+        """The places of all keys that have a row."""
+        runs = [(run, run.files != _GONE) for run in (self._main, self._recent)]
+        return Places(
+            np.concatenate([run.files[lives] for run, lives in runs]),
+            np.concatenate([run.rows[lives] for run, lives in runs]),
+        )
+
     def drop(self, keys: KeyHashes) -> None:
         """The keys have no row any more."""
         keys, _ = _in_order(keys)

@@ -6,7 +6,7 @@ table covers is read from its snapshots and never kept anywhere else.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -14,48 +14,27 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model.errors import Conflict, NotFound
 from mainstem.model.names import TableName
-from mainstem.model.position import LogId, LogPosition
+from mainstem.pipeline.commit.changes import NameTaken
 from mainstem.pipeline.commit.keyindex import DataFile
-from mainstem.pipeline.commit.syncing import sync_staged
+from mainstem.pipeline.commit.marks import APPLICATION, Marks
+from mainstem.pipeline.commit.own_files import own_rows, refuse_beyond
+from mainstem.pipeline.commit.syncing import staged_files
+from mainstem.runtime import durable
 from mainstem.sql import spark_name
 from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of
-from mainstem.tables.layout import KEY, KINDS_PROPERTY, SINCE_PROPERTY, STATE_COLUMNS
-from mainstem.tables.marks import HLC_MARK, position_mark, positions_of
+from mainstem.tables.layout import KEY, KINDS_PROPERTY, LOG, STATE_COLUMNS, UNLOGGED_PROPERTY
+from mainstem.tables.origins import unlogged_property
 from mainstem.tables.partitions import KnownField, applicable, field_name, iceberg_transform, source_of
 from mainstem.tables.settings import Transform
-from mainstem.tables.types import ColumnType
+from mainstem.tables.since import Since
+from mainstem.tables.types import STRING, ColumnType
 
 CATALOG = "lake"
-# Iceberg's own name, in a snapshot's summary, for the Spark application that made it.
-APPLICATION = "spark.app.id"
+# What catalogs say where a view, or a table of another kind, has a name.
+_OTHER_KIND = "with same name"
 _OWN_STATE_COLUMNS = frozenset(name for name, _ in STATE_COLUMNS)
 # Iceberg numbers partition fields from 1000 on.
 _PARTITION_ID_BEFORE_FIRST = 999
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """What the newest marked snapshot of a table says: how much it covers of each log, and its highest clock."""
-
-    positions: Mapping[LogId, LogPosition] = field(default_factory=dict)
-    hlc_max: int = 0
-
-    def advanced(self, log: LogId, position: LogPosition, hlc_max: int) -> "Marks":
-        """The marks after changes of one log up to a position, with clocks up to another. Other logs' marks stay."""
-        return Marks({**self.positions, log: position}, max(self.hlc_max, hlc_max))
-
-    def summary(self) -> dict[str, str]:
-        """As entries of a snapshot summary."""
-        return {
-            **{position_mark(log): str(position) for log, position in self.positions.items()},
-            HLC_MARK: str(self.hlc_max),
-        }
-
-    @classmethod
-    def of_summary(cls, summary: Mapping[str, str]) -> "Marks":
-        """Read them from a snapshot's summary."""
-        hlc = str(summary.get(HLC_MARK, "0"))
-        return cls(positions_of(summary), int(hlc) if hlc.isdecimal() else 0)
 
 
 class _Classes:
@@ -74,6 +53,10 @@ class _Classes:
         mapper = iceberg.util.JsonUtil.mapper()
         self.read_json = mapper.readTree
         self.write_json = mapper.writeValueAsString
+        # By which Spark is told which files to read, and tells which it wrote. There is one of each.
+        self.table_cache = iceberg.spark.SparkTableCache.get()
+        self.task_sets = iceberg.spark.ScanTaskSetManager.get()
+        self.written_files = iceberg.spark.FileRewriteCoordinator.get()
 
 
 class LakeTable:
@@ -101,7 +84,11 @@ class LakeTable:
     def stage(self, update: Any) -> None:
         """Put an update into the transaction. Its manifests last when this returns, and nobody sees them."""
         commit(update)
-        sync_staged(self.transaction.currentMetadata().currentSnapshot())
+        durable.sync_files(self.staged_files())
+
+    def staged_files(self) -> list[Path]:
+        """The manifests of what the transaction holds, where they are on a local disk."""
+        return staged_files(self.transaction.currentMetadata().currentSnapshot())
 
     def commit_staged(self) -> None:
         """Commit the transaction, on what it began with or not at all.
@@ -131,6 +118,17 @@ class LakeTable:
         """The head of main."""
         snapshot = self.java.currentSnapshot()
         return None if snapshot is None else int(snapshot.snapshotId())
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table's files have, deleted ones included."""
+        head = self.java.currentSnapshot()
+        return 0 if head is None else int(head.summary().get("total-records") or 0)
+
+    def committed(self) -> tuple[int | None, int]:
+        """The snapshot that a commit of ours has just made, and the rows of its files."""
+        head = json.loads(self.lake.classes.snapshot_json(self.transaction.currentMetadata().currentSnapshot()))
+        return int(head["snapshot-id"]), int(head["summary"].get("total-records", 0))
 
     def properties(self) -> dict[str, str]:
         """All of the table's properties."""
@@ -187,6 +185,10 @@ class LakeTable:
             for each in self.schema()["fields"]
         )
 
+    def names(self) -> set[str]:
+        """Of all columns."""
+        return {name for name, _, _ in self.fields()}
+
     def columns(self) -> tuple[Column, ...]:
         """The rows' own columns of a state table."""
         fields = [(name, column_type) for name, column_type, _ in self.fields() if name not in _OWN_STATE_COLUMNS]
@@ -205,14 +207,20 @@ class LakeTable:
                     found.setdefault(column, set()).add(str(each["transform"]).partition("[")[0])
         return found
 
-    def columns_since(self) -> dict[str, LogPosition]:
-        """Columns that came later than the table, with the position it covered then: rows up to it lack them."""
-        return {
-            name: LogPosition(position) for name, position in json.loads(self.property(SINCE_PROPERTY) or "{}").items()
-        }
+    def columns_since(self) -> Since:
+        """Columns that came later than the table, and which rows lack them."""
+        return Since.of_properties(self.properties())
 
-    def evolve(self, plan: Evolution, covered: LogPosition) -> None:
-        """Apply everything of the plan that needs no rewrite, in one commit."""
+    def say_logs(self) -> None:
+        """Give a history, or a table of dead letters, of before a column for the log of each position."""
+        transaction = self.java.newTransaction()
+        transaction.updateSchema().addColumn(None, LOG, self.lake.java_type(STRING)).commit()
+        held = unlogged_property(self.marks().positions)
+        transaction.updateProperties().set(UNLOGGED_PROPERTY, held).commit()
+        commit(transaction, method="commitTransaction")
+
+    def evolve(self, plan: Evolution, clock_max: int) -> None:
+        """Apply everything of the plan that needs no rewrite, in one commit. No row has a clock above `clock_max`."""
         transaction = self.java.newTransaction()
         if plan.add or plan.retype or plan.widen:
             update = transaction.updateSchema()
@@ -228,10 +236,11 @@ class LakeTable:
         since = self.columns_since()
         if self.snapshot_id is not None:
             # A column that was dropped and added is a new one to Iceberg, but its rows had it, as a null.
-            since |= {column.name: covered for column in plan.add}
+            since = since.with_columns([column.name for column in plan.add], clock_max)
         properties = transaction.updateProperties()
         properties.set(KINDS_PROPERTY, json.dumps(kinds_of(plan.columns), sort_keys=True))
-        properties.set(SINCE_PROPERTY, json.dumps(since, sort_keys=True))
+        for name, text in since.properties().items():
+            properties.set(name, text)
         properties.commit()
         commit(transaction, method="commitTransaction")
 
@@ -274,7 +283,10 @@ class Lake:
         properties: Mapping[str, str],
         partition: Sequence[Transform] = (),
     ) -> LakeTable:
-        """Create a table and its namespace. Someone else may have been faster; then theirs is taken."""
+        """Create a table and its namespace. Someone else may have been faster; then theirs is taken.
+
+        Raises NameTaken where what has its name is no Iceberg table.
+        """
         self._create_namespace(name)
         schema = self._schema(columns)
         builder = self.java_catalog().buildTable(self.java_identifier(name), schema)
@@ -286,6 +298,8 @@ class Lake:
             if not is_a(error, "AlreadyExistsException"):
                 raise
             existing = self.load(name)
+            if existing is None and _OTHER_KIND in str(error.java_exception):
+                raise NameTaken(f"the name is taken in the catalog. {error.java_exception.getMessage()}") from error
             if existing is None:
                 raise NotFound(f"table was created and dropped by someone else. table={name}") from error
             return existing
@@ -293,10 +307,11 @@ class Lake:
 
     def frame(self, spark: SparkSession, table: LakeTable) -> DataFrame:
         """The rows of a table at the snapshot that is looked at, whatever is committed meanwhile."""
-        return spark.read.option("versionAsOf", str(table.snapshot_id)).table(table.identifier)
+        rows = spark.read.option("versionAsOf", str(table.snapshot_id)).table(table.identifier)
+        return own_rows(rows, str(table.java.location()))
 
     def data_files(self, table: LakeTable) -> list[DataFile]:
-        """The data files of the current snapshot."""
+        """The data files of the current snapshot. Raises Denied where one lies beyond the table's location."""
         to_json = self.classes.file_json
         specs, found = table.java.specs(), list[DataFile]()
         tasks = table.java.newScan().planFiles()
@@ -314,6 +329,7 @@ class Lake:
                 found.append(known)
         finally:
             tasks.close()
+        refuse_beyond(table.name, str(table.java.location()), (file.path for file in found))
         return found
 
     def java_catalog(self) -> Any:

@@ -1,19 +1,17 @@
-"""Makes what the JVM wrote to a local disk last, before a commit names it.
+"""Makes what was written to a local disk last, before a commit names it.
 
 Neither Hadoop nor Iceberg syncs a file when it is closed, and the log lets go of segments once tables cover them: after
-a power cut a table whose manifest is empty would have lost what was acknowledged. What executors write by
-`passes/stores` is synced there. An object store has nothing to do: what it took, it keeps.
+a power cut a table whose manifest is empty would have lost what was acknowledged. What executors write is synced at the
+end of their task. An object store has nothing to do: what it took, it keeps.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mainstem.pipeline.passes.stores import local_path
-from mainstem.runtime import durable
+from mainstem.pipeline.passes.stores import local_path, make_durable
 
 
-def sync_staged(snapshot: Any) -> None:
+def staged_files(snapshot: Any) -> list[Path]:
     """The manifests of a snapshot that is not committed yet: those that were written for it, and their list.
 
     Iceberg calls them `<uuid>-m0.avro`, `<uuid>-m1.avro` and so on, and the list `snap-<id>-<attempt>-<uuid>.avro`.
@@ -21,19 +19,13 @@ def sync_staged(snapshot: Any) -> None:
     """
     listed = local_path(str(snapshot.manifestListLocation()))
     if listed is None:
-        return
+        return []
     paths, number = [listed], 0
     name = listed.stem.split("-", 3)[-1]
     while (manifest := listed.parent / f"{name}-m{number}.avro").exists():
         paths.append(manifest)
         number += 1
-    _sync(paths)
-
-
-def sync_files(locations: Iterable[str]) -> None:
-    """Files that Spark's own writers wrote."""
-    paths = [local_path(location) for location in locations]
-    _sync([path for path in paths if path is not None])
+    return paths
 
 
 def sync_head(table: Any) -> None:
@@ -44,17 +36,10 @@ def sync_head(table: Any) -> None:
     own = int(head.snapshotId())
     manifests = [each for each in head.allManifests(io) if each.snapshotId() is not None and each.snapshotId() == own]
     files = [*head.addedDataFiles(io), *head.addedDeleteFiles(io)]
-    sync_files(
+    make_durable(
         [
             str(head.manifestListLocation()),
             *(str(each.path()) for each in manifests),
             *(str(f.location()) for f in files),
         ]
     )
-
-
-def _sync(paths: list[Path]) -> None:
-    for path in paths:
-        durable.sync(path)
-    for folder in {path.parent for path in paths}:
-        durable.sync(folder)

@@ -2,7 +2,7 @@
 
     compact     small files of a partition are put together (OPTIMIZE)
     deletes     files of which much is deleted are written anew, without their deletion vectors
-    manifests   nothing: the log is checkpointed by whoever commits
+    manifests   nothing: each commit checkpoints the log when it is due
     expire      files that no version within the retention needs are removed (VACUUM)
     orphans     and so are files that no version ever had
 
@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
+from mainstem.formats.delta.files.vacuum import unneeded
+from mainstem.formats.delta.files.zones import row_count
 from mainstem.formats.delta.log import AddFile
-from mainstem.formats.delta.vacuum import unneeded
-from mainstem.formats.delta.zones import row_count
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
 from mainstem.pipeline.delta.table import DeltaLake, DeltaLakeTable

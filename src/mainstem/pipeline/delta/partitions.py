@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mainstem.model.errors import Invalid
+from mainstem.pipeline.passes.plan import PartitionField
 from mainstem.tables.partitions import field_name, iceberg_transform, source_of, takes
 from mainstem.tables.settings import Transform
 from mainstem.tables.types import STRING, ColumnType
@@ -28,6 +29,11 @@ class PartitionColumn:
     def is_derived(self) -> bool:
         """Whether the writer has to fill it."""
         return self.name != self.source
+
+    @property
+    def field(self) -> PartitionField:
+        """As the executors fill it."""
+        return PartitionField(self.name, self.source, self.transform)
 
 
 def partition_columns(transforms: Sequence[Transform], types: Mapping[str, ColumnType]) -> tuple[PartitionColumn, ...]:

@@ -1,12 +1,11 @@
 """Where the pipeline's Delta tables are, and how the catalog hears of them.
 
-The catalog lists them as generic tables (name, format, location), so that whoever looks for a table finds it, and an
-Iceberg client is told what it is instead of being shown nothing.
+The catalog lists them as generic tables (name, format, location), so that engines which ask the catalog find them, and
+an Iceberg client is told what it is instead of being shown nothing.
 """
 
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from mainstem.formats.delta.storage import storage_by_properties
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
+from mainstem.pipeline.channel import Channel
 from mainstem.pipeline.delta.table import DeltaLake
 from mainstem.pipeline.settings import PipelineSettings
 from mainstem.runtime.clock import Clock
@@ -27,7 +27,7 @@ def delta_lake(settings: PipelineSettings, clock: Clock, application: str) -> De
     if settings.delta_url is None:
         return None
     storage = storage_by_properties(settings.delta_url, settings.catalog_properties)
-    enter = Listing(settings.catalog_uri, settings.token).enter
+    enter = Listing(settings.listing_uri or settings.catalog_uri, settings.token).enter
     return DeltaLake(storage, clock, enter, settings.catalog_properties, application)
 
 
@@ -35,10 +35,7 @@ class Listing:
     """Enters tables into the catalog, once each; one that is there already is fine."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        self._url = f"{url.rstrip('/')}/v1"
-        self._headers = {"Content-Type": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        self._channel = Channel(f"{url.rstrip('/')}/v1", token)
         self._entered: set[TableName] = set()
 
     def enter(self, name: TableName, location: str) -> None:
@@ -53,10 +50,8 @@ class Listing:
         self._entered.add(name)
 
     def _post(self, path: str, body: Mapping[str, object]) -> None:
-        request = urllib.request.Request(f"{self._url}/{path}", msgspec.json.encode(body), self._headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                answer.read()
+            self._channel.post(f"/{path}", msgspec.json.encode(body), timeout_s=TIMEOUT_S)
         except urllib.error.HTTPError as error:
             if error.code != _CONFLICT:
                 text = error.read(500).decode(errors="replace")

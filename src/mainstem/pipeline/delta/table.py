@@ -11,53 +11,47 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from mainstem.formats.delta import DeltaTable, Storage
-from mainstem.formats.delta.engine import PLACES, engine_of
+from mainstem.formats.delta.files.engine import PLACES, deleted_rows, engine_of
+from mainstem.formats.delta.files.vectors import inline
+from mainstem.formats.delta.files.zones import row_count, zone_map
 from mainstem.formats.delta.log import AddFile, DeltaLog, Metadata, State
 from mainstem.formats.delta.schema import KIND, VARIANT, arrow_field, delta_schema, schema_of
-from mainstem.formats.delta.transaction import VECTORS, Commit, Replacement, Transaction
-from mainstem.formats.delta.zones import zone_map
+from mainstem.formats.delta.transaction import VECTORS, Commit, Replacement, Transaction, rows_by_file
 from mainstem.model.errors import Invalid
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
-from mainstem.pipeline.commit.lake import APPLICATION, Marks
-from mainstem.pipeline.delta.partitions import PartitionColumn, derived
+from mainstem.pipeline.commit.marks import APPLICATION, Marks
+from mainstem.pipeline.delta.partitions import PartitionColumn, derived, partition_columns
 from mainstem.pipeline.passes.delta_scan import DeltaScan
 from mainstem.pipeline.passes.plan import DeltaTarget, PartitionField
+from mainstem.pipeline.passes.values import ARROW_TYPES
 from mainstem.runtime.clock import Clock
-from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of
+from mainstem.tables.evolution import Column, Evolution, columns_of, kinds_of, plan_evolution
 from mainstem.tables.layout import (
     DEAD_LETTER_COLUMNS,
     KEY,
     KINDS_PROPERTY,
-    SINCE_PROPERTY,
+    LOG,
+    PARTITIONS_PROPERTY,
     STATE_COLUMNS,
+    TYPES_PROPERTY,
+    UNLOGGED_PROPERTY,
     delta_path,
 )
+from mainstem.tables.origins import unlogged_property
+from mainstem.tables.settings import TableSettings
+from mainstem.tables.since import Since
+from mainstem.tables.types import STRING, ColumnType, decimal_of
 from mainstem.tables.types import VARIANT as VARIANT_TYPE
-from mainstem.tables.types import ColumnType, decimal_of
 
-# The declared types: Delta has no uuid, and what is text to it need not be text to us.
-TYPES_PROPERTY = "mainstem.column-types"
 CHECKPOINT_EVERY = 20
 _NO_PLACES = PLACES.empty_table()
 # Writes groups of files anew, on the executors; returns `add` actions.
 Rewrite = Callable[[DeltaScan, Sequence[Sequence[AddFile]]], list[dict[str, Any]]]
-_ARROW_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "uuid": pa.string(),
-    "variant": VARIANT,
-}
+# As Iceberg's files keep them, but for what Delta has another type for.
+_ARROW_TYPES = {**ARROW_TYPES, "uuid": pa.string(), "variant": VARIANT}
 
 
 def arrow_type(column_type: ColumnType) -> pa.DataType:
@@ -90,6 +84,20 @@ class DeltaLakeTable:
         return self._state.version
 
     @property
+    def snapshot_id(self) -> int | None:
+        """The version that is looked at; None where it has no files."""
+        return self._state.version if self._state.files else None
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table's files have, deleted ones included."""
+        return sum(row_count(file) or 0 for file in self._state.files.values())
+
+    def committed(self) -> tuple[int | None, int]:
+        """The version that a commit of ours has just made, and the rows of its files."""
+        return self.snapshot_id, self.rows
+
+    @property
     def files(self) -> list[AddFile]:
         """The data files."""
         return list(self._state.files.values())
@@ -106,13 +114,29 @@ class DeltaLakeTable:
         """The table's properties."""
         return {name: value for name, value in self._state.metadata.configuration.items() if value is not None}
 
-    def partitions_of(self, wanted: Sequence[PartitionColumn]) -> list[PartitionColumn]:
-        """Those that the table was made with: a later declaration does not change the files that are there."""
-        return [column for column in wanted if column.name in self._state.metadata.partitionColumns]
+    def derived_by(self, declared: Sequence[PartitionColumn]) -> list[PartitionField]:
+        """What the columns are made from that only partitions have, as it was when the table was made.
+
+        Delta's partitions never change, so a declaration that does changes nothing here.
+        """
+        noted = self.properties.get(PARTITIONS_PROPERTY)
+        if noted is not None:
+            return [PartitionField(*each) for each in json.loads(noted)]
+        # A table from before this was noted: then what is declared must be what it was made with.
+        by = self._state.metadata.partitionColumns
+        made = [column.field for column in declared if column.is_derived and column.name in by]
+        others = set(by) - {each.name for each in made} - self._column_types().keys()
+        if others:
+            raise Invalid(f"the table was made with other partitions. table={self.name} expected={by} declared")
+        return made
 
     def marks(self) -> Marks:
         """What the table covers."""
         return Marks.of_summary({name: str(value) for name, value in self._state.transactions.items()})
+
+    def names(self) -> set[str]:
+        """Of all columns."""
+        return set(schema_of(self._state.metadata).fields)
 
     def columns(self) -> tuple[Column, ...]:
         """The rows' own columns of a state table."""
@@ -120,14 +144,30 @@ class DeltaLakeTable:
         names = [name for name in schema_of(self._state.metadata).fields if name in types]
         return columns_of([(name, ColumnType(types[name])) for name in names], self._json(KINDS_PROPERTY))
 
-    def columns_since(self) -> dict[str, LogPosition]:
-        """Columns that came later than the table, with the position it covered then."""
-        return {name: LogPosition(at) for name, at in self._json(SINCE_PROPERTY).items()}
+    def columns_since(self) -> Since:
+        """Columns that came later than the table, and which rows lack them."""
+        return Since.of_properties(self._state.metadata.configuration)
+
+    def say_logs(self) -> None:
+        """Give a history, or a table of dead letters, of before a column for the log of each position."""
+        known = schema_of(self._state.metadata).fields.values()
+        fields = [*(arrow_field(field) for field in known), _field(LOG, STRING)]
+        held = unlogged_property(self.marks().positions)
+        metadata = msgspec.structs.replace(
+            self._state.metadata,
+            schemaString=delta_schema(pa.schema(fields)).to_json(),
+            configuration={**self._state.metadata.configuration, UNLOGGED_PROPERTY: held},
+        )
+        self._commit(Replacement([], _NO_PLACES, metadata=metadata, moved=True), self.marks(), "ADD COLUMNS")
+
+    def transforms(self) -> dict[str, set[str]]:
+        """None that bind a type: a partition that is made of a column is a column of its own."""
+        return {}
 
     def _json(self, name: str) -> dict[str, Any]:
         return dict(json.loads(self._state.metadata.configuration.get(name) or "{}"))
 
-    def target(self, derived: Sequence[PartitionColumn] = ()) -> DeltaTarget:
+    def target(self, derived: Sequence[PartitionField] = ()) -> DeltaTarget:
         """What the executors have to know to write files for it."""
         return _target(self.lake, self.name, self._state.metadata, self._column_types(), derived)
 
@@ -136,10 +176,32 @@ class DeltaLakeTable:
         marks: Marks,
         added: Sequence[Mapping[str, Any]] = (),
         places: pa.Table = _NO_PLACES,
-        operation: str = "WRITE",
+        dropped: Sequence[AddFile] = (),
     ) -> None:
-        """Add files that were written, and take rows out of the table's own. A newer version is a Conflict."""
-        self._commit(Replacement(self.files, places, added=added), marks, operation)
+        """Add files that were written, and take rows or whole files out of the table. A newer version is a Conflict.
+
+        Rows leave by deletion vectors. Of a table without them, see `without`: the driver writes no row.
+        """
+        assert not places.num_rows or self.keeps_vectors
+        operation = "MERGE" if places.num_rows or dropped else "WRITE"
+        self._commit(Replacement(self.files, places, added=added, dropped=dropped), marks, operation)
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether rows may leave a file by a deletion vector. Otherwise the file is written anew without them."""
+        return schema_of(self._state.metadata).has(VECTORS)
+
+    def without(self, places: pa.Table, rewritten: Rewrite) -> tuple[list[AddFile], list[dict[str, Any]]]:
+        """Files that lose rows, and `add` actions of those that the executors wrote in their place."""
+        touched = rows_by_file(self.files, places)
+        lighter = [
+            msgspec.structs.replace(file, deletionVector=inline(gone | (self._deleted(file) or BitMap64())))
+            for file, gone in touched
+        ]
+        return [file for file, _ in touched], rewritten(self.scan(), [[file] for file in lighter])
+
+    def _deleted(self, file: AddFile) -> BitMap64 | None:
+        return deleted_rows(self.lake.storage, self.log.table, file)
 
     def scan(self, columns: Sequence[Column] = ()) -> DeltaScan:
         """What the executors have to know to read its files."""
@@ -149,8 +211,11 @@ class DeltaLakeTable:
         own = {name: ColumnType(text) for name, text in self._json(TYPES_PROPERTY).items()}
         return {**dict(DEAD_LETTER_COLUMNS), **dict(STATE_COLUMNS), **own}
 
-    def evolve(self, plan: Evolution, covered: LogPosition, rewritten: Rewrite) -> None:
-        """Bring the schema up to the plan, in one commit. Where a type changes, all rows are cast and written anew."""
+    def evolve(self, plan: Evolution, clock_max: int, rewritten: Rewrite) -> None:
+        """Bring the schema up to the plan, in one commit. Where a type changes, all rows are cast and written anew.
+
+        No row has a clock above `clock_max`.
+        """
         changed = {column.stored: column for column in (*plan.retype, *plan.widen, *plan.rewrite)}
         known = schema_of(self._state.metadata).fields
         rows_own = self._json(TYPES_PROPERTY)
@@ -161,7 +226,7 @@ class DeltaLakeTable:
         fields += [arrow_field(field) for field in others]
         since = self.columns_since()
         if self._state.files:
-            since |= {column.name: covered for column in plan.add}
+            since = since.with_columns([column.name for column in plan.add], clock_max)
         metadata = msgspec.structs.replace(
             self._state.metadata,
             schemaString=delta_schema(pa.schema(fields)).to_json(),
@@ -172,7 +237,7 @@ class DeltaLakeTable:
         if changed and self._state.files:
             dropped = self.files
             added = rewritten(self._cast_scan(metadata, set(changed)), [[file] for file in dropped])
-        # The same rows in other types: whoever follows the table's changes sees none.
+        # The same rows in other types: a reader of the table's change feed sees no change.
         change = Replacement([], _NO_PLACES, added=added, metadata=metadata, dropped=dropped, moved=True)
         self._commit(change, self.marks(), "CHANGE COLUMNS")
 
@@ -248,9 +313,10 @@ class DeltaLake:
         vectors: bool = False,
     ) -> DeltaLakeTable:
         """Create a table. Someone else may have been faster; then theirs is taken."""
-        properties: dict[str, str] = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
+        noted = [[column.name, column.source, column.transform] for column in partition if column.is_derived]
+        properties = {"delta.checkpointInterval": str(CHECKPOINT_EVERY), PARTITIONS_PROPERTY: json.dumps(noted)}
         if vectors:
-            properties |= {VECTORS: "true", **_properties(of_rows, {})}
+            properties |= {VECTORS: "true", **_properties(of_rows, Since())}
         self.table(name).create(
             pa.schema([_field(column, column_type) for column, column_type in (*columns, *derived(partition))]),
             partition_by=[column.name for column in partition],
@@ -261,12 +327,27 @@ class DeltaLake:
         return created
 
 
-def _properties(columns: Sequence[Column], since: Mapping[str, int]) -> dict[str, str]:
+def state_partition(settings: TableSettings) -> tuple[PartitionColumn, ...]:
+    """The partition columns of a state."""
+    declared = {column.stored: column.type for column in plan_evolution((), {}, settings).columns}
+    return partition_columns(settings.partition or (), {**declared, **dict(STATE_COLUMNS)})
+
+
+def create_state(lake: DeltaLake, name: TableName, settings: TableSettings) -> DeltaLakeTable:
+    """Create the table of the current rows, with what is declared of it."""
+    columns = plan_evolution((), {}, settings).columns
+    fields = [(column.stored, column.type) for column in columns]
+    return lake.create(
+        name, [*fields, *STATE_COLUMNS], of_rows=columns, partition=state_partition(settings), vectors=True
+    )
+
+
+def _properties(columns: Sequence[Column], since: Since) -> dict[str, str]:
     types = {column.stored: str(column.type) for column in columns}
     return {
         TYPES_PROPERTY: json.dumps(types, sort_keys=True),
         KINDS_PROPERTY: json.dumps(kinds_of(columns), sort_keys=True),
-        SINCE_PROPERTY: json.dumps(since, sort_keys=True),
+        **since.properties(),
     }
 
 
@@ -275,14 +356,12 @@ def _target(
     name: TableName,
     metadata: Metadata,
     types: Mapping[str, ColumnType],
-    derived: Sequence[PartitionColumn],
+    derived: Sequence[PartitionField],
 ) -> DeltaTarget:
     return DeltaTarget(
         url=lake.storage.root,
         path=lake.path(name),
         metadata=msgspec.to_builtins(metadata),
-        derived=tuple(
-            PartitionField(column.name, column.source, column.transform) for column in derived if column.is_derived
-        ),
+        derived=tuple(derived),
         types=dict(types),
     )

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from mainstem.formats.delta.datafiles import write_files
-from mainstem.formats.delta.exact import fitted
+from mainstem.formats.delta.files.datafiles import write_files
 from mainstem.formats.delta.log import Metadata
 from mainstem.formats.delta.schema import schema_of
 from mainstem.formats.delta.storage import storage_by_properties
+from mainstem.formats.delta.values.exact import fitted
 from mainstem.pipeline.passes.files import WrittenFile
 from mainstem.pipeline.passes.plan import DeltaTarget
 from mainstem.pipeline.passes.transforms import apply_transform, delta_value

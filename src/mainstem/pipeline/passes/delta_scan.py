@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from mainstem.formats.delta import variant
-from mainstem.formats.delta.engine import ROW, Source, engine_of, read_errors
+from mainstem.formats.delta.files.engine import FILE, ROW, Source, engine_of, read_errors
 from mainstem.formats.delta.log import AddFile, Metadata
 from mainstem.formats.delta.schema import schema_of
 from mainstem.formats.delta.storage import storage_by_properties
+from mainstem.formats.delta.values import variant
 from mainstem.model.names import TableName
 from mainstem.pipeline.passes.delta_files import write_delta_files
 from mainstem.pipeline.passes.plan import OLD_ROW, TOMBSTONE, DeltaTarget
@@ -92,15 +92,17 @@ def _read(scan: DeltaScan, files: Sequence[AddFile], names: Sequence[str], *more
     schema = schema_of(msgspec.convert(scan.target.metadata, Metadata))
     known = [name for name in names if name not in scan.texts]
     wanted = [*known, *more]
+    # Variants that become text are read by themselves, with the schema of before. Joins bring rows in any order.
+    order = f" ORDER BY {FILE}, {ROW}" if scan.texts else ""
     with engine_of(storage).cursor() as cursor, read_errors(storage, scan.target.path, list(files)):
         every = [*dict.fromkeys([*known, *(["_op", HLC] if where != "true" else [])])]
         relation = Source(cursor, storage, scan.target.path, schema, list(files)).relation(every, places=True)
         listed = ", ".join(map(duckdb_name, wanted))
-        rows = cursor.execute(f"SELECT {listed} FROM {relation} WHERE {where}").to_arrow_table()
+        rows = cursor.execute(f"SELECT {listed} FROM {relation} WHERE {where}{order}").to_arrow_table()
         for name in scan.texts:
             before = schema_of(msgspec.convert({**scan.target.metadata, "schemaString": scan.target.before}, Metadata))
-            relation = Source(cursor, storage, scan.target.path, before, list(files)).relation([name])
-            found = cursor.execute(f"SELECT {duckdb_name(name)} FROM {relation}").to_arrow_table()
+            relation = Source(cursor, storage, scan.target.path, before, list(files)).relation([name], places=True)
+            found = cursor.execute(f"SELECT {duckdb_name(name)} FROM {relation}{order}").to_arrow_table()
             rows = rows.append_column(name, pa.array([_variant_text(each) for each in found[name].to_pylist()]))
     return rows
 

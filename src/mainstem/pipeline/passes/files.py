@@ -5,6 +5,7 @@ A file is no part of its table before a commit names it. One that no commit took
 
 import datetime as dt
 import decimal
+import hashlib
 import math
 import struct
 import uuid
@@ -32,6 +33,8 @@ PARTITIONS_MAX = 10_000
 _BOUND_LENGTH = 16
 _BOUND_COLUMNS_MAX = 100
 _ROW_GROUP_ROWS = 122_880
+# Of a partition's folder; disks take 255 bytes.
+_FOLDER_LENGTH_MAX = 200
 # Where a table asks for no level: a batch is read again soon, and higher levels save little.
 _ZSTD_LEVEL = 1
 # A column of which fewer than one value in this many repeats is written without a dictionary.
@@ -119,7 +122,11 @@ def _write(
 
 
 def _folder(name: str, transform: str, source_type: ColumnType, value: Any) -> str:
-    return f"{quote(name, safe='')}={quote(partition_text(transform, source_type, value), safe='')}"
+    """The folder of a partition: its value is in the manifests, so a name too long for a disk may be another."""
+    folder = f"{quote(name, safe='')}={quote(partition_text(transform, source_type, value), safe='')}"
+    if len(folder) <= _FOLDER_LENGTH_MAX:
+        return folder
+    return f"long={hashlib.blake2b(folder.encode(), digest_size=16).hexdigest()}"
 
 
 def _stored_type(column_type: ColumnType) -> pa.DataType:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from mainstem.model.change import SOURCE_TIME_MS_MAX, SOURCE_TIME_MS_MIN
 from mainstem.model.errors import Corrupt
 from mainstem.model.names import TableName
+from mainstem.model.position import Lineage
 from mainstem.pipeline.passes.delta_files import write_delta_files
 from mainstem.pipeline.passes.fetch import whole_rows
 from mainstem.pipeline.passes.files import WrittenFile, write_files
@@ -34,9 +35,10 @@ from mainstem.pipeline.passes.plan import (
     PassPlan,
     TableTask,
 )
+from mainstem.pipeline.passes.stores import make_durable
 from mainstem.pipeline.passes.values import Mask, Values, read_values
 from mainstem.pipeline.passes.worker import settle
-from mainstem.tables.layout import CLOCKS, HLC, KEY, POSITION, SOURCE
+from mainstem.tables.layout import CLOCKS, HLC, KEY, LOG, POSITION, SOURCE
 from mainstem.tables.types import STRING, VARIANT
 
 HASH_BYTES = 16
@@ -52,12 +54,17 @@ def run_task(plan: PassPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
     arrived = list(batches)
     if not arrived:
         return
-    for name, rows in _by_table(pa.Table.from_batches(arrived)):
-        task = plan.tables.get(name)
-        if task is not None:
-            yield _describe(name, _TableKernel(plan, task, rows).run())
+    described = {
+        name: _TableKernel(plan, plan.tables[name], rows).run()
+        for name, rows in _by_table(pa.Table.from_batches(arrived))
+        if name in plan.tables
+    }
+    # The files of all tables at once, and before the driver hears of any.
+    make_durable(each.unsynced for files in described.values() for each in files if each.unsynced is not None)
+    for name, files in described.items():
+        yield _describe(name, files)
     # A worker waits for its next task with what it holds: a hundred megabytes more after a large pass.
-    del arrived, rows
+    del arrived
     pa.default_memory_pool().release_unused()
 
 
@@ -77,6 +84,8 @@ class _Described(msgspec.Struct):
     hashes: bytes | None = None
     gone: bytes | None = None
     read: int = 0
+    # The location of a file that is not known to last yet. Delta's own writer has seen to its files.
+    unsynced: str | None = None
 
 
 class _TableKernel:
@@ -120,6 +129,8 @@ class _TableKernel:
     def _judge(self, errors: list[str | None] | None, is_delete: Mask) -> list[str | None] | None:
         """Why rows do not fit; None where none was refused and none can be."""
         task = self._task
+        if task.refusal:
+            return [error or task.refusal for error in errors or [None] * len(self._rows)]
         checked = [column for column in task.columns if column.kind is None and column.type not in (STRING, VARIANT)]
         if not checked and not task.refused:
             return errors
@@ -145,7 +156,7 @@ class _TableKernel:
         if not chosen.any():
             return
         numbers = pa.array(np.flatnonzero(chosen))
-        columns = _history_columns(self._rows.take(numbers))
+        columns = _history_columns(self._rows.take(numbers), self._task.lineage)
         if reasons is not None:
             columns["_reason"] = reasons.take(numbers)
         self._write(part, name, pa.table(columns))
@@ -216,10 +227,12 @@ class _TableKernel:
         read = self._sure(read_values(_texts(rows, with_values), task.columns, seen, _NONE))
         values = _spread(read, with_values, len(rows))
         clocks = rows["clocks"].to_pylist()
-        positions = rows["position"].to_numpy()
+        positions, hlcs = rows["position"].to_numpy(), rows["hlc"].to_numpy()
         for number, column in enumerate(task.columns):
-            since = int(task.since.get(column.name, 0))
+            since = int(task.since.positions.get(column.name, 0))
             lacks = is_old & (positions <= since) if since else np.zeros(len(rows), bool)
+            if column.name in task.since.clocks:
+                lacks |= is_old & (hlcs <= task.since.clocks[column.name])
             for at in np.flatnonzero(is_old).tolist():
                 text = clocks[at]
                 if text is not None:
@@ -228,7 +241,7 @@ class _TableKernel:
         return merge_rows(
             Evidence(
                 keys=rows["key"].combine_chunks(),
-                hlcs=rows["hlc"].to_numpy(),
+                hlcs=hlcs,
                 sources=rows["source"].to_pylist(),
                 positions=positions,
                 is_change=is_change,
@@ -237,6 +250,7 @@ class _TableKernel:
                 values=values,
             ),
             task.columns,
+            task.since.clock_max,
         )
 
     def _sure(self, values: Values) -> Values:
@@ -257,7 +271,9 @@ class _TableKernel:
             if keys is not None:
                 hashes = hash_keys([key.encode() for key in keys.take(pa.array(file.rows)).to_pylist()])
             text = msgspec.json.encode(file.description).decode()
-            self._described.append(_Described(name, text, len(file.rows), file.bytes, hashes))
+            self._described.append(
+                _Described(name, text, len(file.rows), file.bytes, hashes, unsynced=file.description.get("file-path"))
+            )
 
 
 def _by_table(rows: pa.Table) -> Iterator[tuple[TableName, pa.Table]]:
@@ -292,7 +308,7 @@ def _spread(values: Values, numbers: np.ndarray, count: int) -> Values:
     return Values([array.take(indices) for array in values.arrays], present, [])
 
 
-def _history_columns(rows: pa.Table) -> dict[str, Any]:
+def _history_columns(rows: pa.Table, lineage: Lineage) -> dict[str, Any]:
     times = rows["source_time_ms"]
     in_range = pc.and_(pc.greater_equal(times, SOURCE_TIME_MS_MIN), pc.less_equal(times, SOURCE_TIME_MS_MAX))
     return {
@@ -309,7 +325,15 @@ def _history_columns(rows: pa.Table) -> dict[str, Any]:
         "_time": _moments(rows["arrival_ms"]),
         "_source_time": _moments(pc.if_else(in_range, times, pa.scalar(None, pa.int64()))),
         "_metadata": rows["metadata"],
+        LOG: _logs_of(rows["position"].to_numpy(), lineage),
     }
+
+
+def _logs_of(positions: np.ndarray, lineage: Lineage) -> pa.Array:
+    """Of each position, the identity under which it was issued."""
+    firsts = np.array([int(span.first) for span in lineage.spans])
+    numbers = np.maximum(np.searchsorted(firsts, positions, side="right") - 1, 0)
+    return pa.array([span.log for span in lineage.spans], pa.string()).take(pa.array(numbers))
 
 
 def _moments(times_ms: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -51,8 +51,8 @@ class Merged:
     clocks: pa.Array
 
 
-def merge_rows(evidence: Evidence, columns: Sequence[Column]) -> Merged:
-    """Merge all keys at once."""
+def merge_rows(evidence: Evidence, columns: Sequence[Column], told_until: int = -1) -> Merged:
+    """Merge all keys at once. Rows up to the clock `told_until` say the clocks of their columns, see `tables.since`."""
     keys = evidence.keys.dictionary_encode()
     codes = keys.indices.to_numpy().astype(np.int64)
     count = len(keys.dictionary)
@@ -82,7 +82,7 @@ def merge_rows(evidence: Evidence, columns: Sequence[Column]) -> Merged:
     alive = np.flatnonzero(top_hlcs != _NONE)
     positions = np.zeros(count, np.int64)
     np.maximum.at(positions, codes[evidence.is_change], evidence.positions[evidence.is_change])
-    uniform = np.ones(count, bool)
+    uniform = top_hlcs > told_until
     for at_hlcs, at_ranks in stamps:
         uniform &= (at_hlcs == top_hlcs) & (at_ranks == top_ranks)
     clocks = [None if uniform[key] else _clocks_text(key, columns, stamps, names) for key in alive.tolist()]

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, Lineage, LogPosition
 from mainstem.tables.evolution import Column
 from mainstem.tables.parquet import WriterOptions
+from mainstem.tables.since import Since
 from mainstem.tables.types import ColumnType
 
 # The parts of a logical table, as descriptions name them.
@@ -97,6 +98,8 @@ class TableTask:
     seen: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Columns that the table cannot have, with the reason.
     refused: Mapping[str, str] = field(default_factory=dict)
+    # Why no change can be taken, where the table is nobody's to write: all of them are dead letters.
+    refusal: str = ""
     # Whether rows may be partial, late or out of order: then columns are merged one by one with the old rows.
     merges: bool = False
     # Whether every change is a row of its own, which replaces none.
@@ -105,8 +108,10 @@ class TableTask:
     latest_only: bool = False
     # Where rows come as no more than their positions: the segments that the rest of them is in.
     segments: tuple[str, ...] = ()
-    # Columns that came later than the table: old rows up to the position lack them.
-    since: Mapping[str, LogPosition] = field(default_factory=dict)
+    # Columns that came later than the table: old rows lack them.
+    since: Since = field(default_factory=Since)
+    # Which log the positions of the changes are of.
+    lineage: Lineage = field(default_factory=Lineage)
     state: Part | None = None
     history: Part | None = None
     # None: a table for dead letters is made once there is one.
@@ -115,7 +120,8 @@ class TableTask:
     @property
     def after(self) -> LogPosition:
         """Where the part that is behind most begins. Every part passes over what it has."""
-        return min(part.after for part in (self.state, self.history) if part is not None)
+        parts = self.state, self.history, self.dead_letters if self.refusal else None
+        return min((part.after for part in parts if part is not None), default=NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Files by their locations, in a local folder or on S3: where executors write, and where segments are.
 
-A new file is durable when it is closed, and is not seen before.
+A new file is not seen before it is closed. On S3 it lasts then, on a local disk once `make_durable` was told of it,
+which takes about as long for many files as for one.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +40,7 @@ def local_path(location: str) -> Path | None:
 
 @contextmanager
 def new_file(location: str, store: Mapping[str, str]) -> Iterator[pa.NativeFile]:
-    """A new file to write to. Once this is left its bytes last; where it is left by an error there is no file."""
+    """A new file to write to. Where this is left by an error there is no file."""
     path = local_path(location)
     if path is None:
         files, key = _object_store(location, tuple(sorted(store.items())))
@@ -58,12 +59,17 @@ def new_file(location: str, store: Mapping[str, str]) -> Iterator[pa.NativeFile]
     try:
         with pa.OSFile(str(path), "wb") as sink:
             yield sink
-        durable.sync(path)
-        for folder in (path.parent, *(each.parent for each in made)):
-            durable.sync(folder)
+        for folder in made:
+            durable.sync(folder.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def make_durable(locations: Iterable[str]) -> None:
+    """Have new files last, those on this machine's disks: a store has kept the others as soon as it took them."""
+    paths = [local_path(location) for location in locations]
+    durable.sync_files(path for path in paths if path is not None)
 
 
 def put_file(path: Path, location: str, store: Mapping[str, str]) -> None:
@@ -166,4 +172,5 @@ def _s3(store: tuple[tuple[str, str], ...]) -> pafs.S3FileSystem:
     if "://" in endpoint:
         options["scheme"], _, options["endpoint_override"] = endpoint.partition("://")
     options.setdefault("region", os.environ.get("AWS_REGION", "us-east-1"))
-    return pafs.S3FileSystem(**options)
+    # A small file is then one request, which takes all of it or nothing; otherwise a begin, a part and an end.
+    return pafs.S3FileSystem(**options, allow_delayed_open=True)

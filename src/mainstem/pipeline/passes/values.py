@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from msgspec import UNSET, Raw, UnsetType
 
-from mainstem.formats.delta import variant
+from mainstem.formats.delta.values import variant
 from mainstem.tables.convert import UNFIT, converter, text_of
 from mainstem.tables.evolution import Column
 from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, TIMESTAMPTZ, VARIANT, ColumnType, Kind, decimal_of
@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 
 _SHOWN_LENGTH_MAX = 80
 _VARIANT = pa.struct([pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)])
-_ARROW_TYPES = {
+ARROW_TYPES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
     "long": pa.int64(),
@@ -70,7 +70,7 @@ class Values(NamedTuple):
 def arrow_type(column_type: ColumnType) -> pa.DataType:
     """How files keep a type."""
     size = decimal_of(column_type)
-    return pa.decimal128(*size) if size else _ARROW_TYPES[column_type]
+    return pa.decimal128(*size) if size else ARROW_TYPES[column_type]
 
 
 def read_values(

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import functions as sf
 
-from mainstem.pipeline.commit.lake import Lake, LakeTable, Marks
+from mainstem.pipeline.commit.lake import Lake, LakeTable
+from mainstem.pipeline.commit.marks import Marks
+from mainstem.pipeline.commit.own_files import own_rows
 from mainstem.pipeline.session.spark import own_session
 from mainstem.pipeline.source.rows import spark_type
 from mainstem.sql import spark_name
@@ -23,7 +25,7 @@ def rewrite_columns(lake: Lake, table: LakeTable, columns: Sequence[Column], mar
     for name, value in marks.summary().items():
         spark.conf.set(f"spark.sql.iceberg.snapshot-property.{name}", value)
     cast = {column.stored: column for column in columns}
-    source = lake.spark.table(table.identifier)
+    source = own_rows(lake.spark.table(table.identifier), str(table.java.location()))
     selected = []
     for field in source.schema.fields:
         old = sf.col(spark_name(field.name))

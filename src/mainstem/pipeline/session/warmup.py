@@ -11,19 +11,21 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from mainstem.formats.segments import FOOTER_KEY, VERSION, Footer, TableFooter, segment_name
 from mainstem.model.names import TableName
-from mainstem.model.position import Lineage
+from mainstem.model.position import Lineage, LogPosition
 from mainstem.pipeline.carrier import Carrier
 from mainstem.pipeline.commit.iceberg import IcebergCommits
 from mainstem.pipeline.commit.lake import Lake
 from mainstem.pipeline.commit.places import PlaceFinder
 from mainstem.pipeline.plan.iceberg import IcebergWriter
 from mainstem.pipeline.progress import Progress
-from mainstem.pipeline.source.segments import FOOTER_KEY, FOOTER_VERSION, SegmentFolder
+from mainstem.pipeline.source.segments import SegmentFolder
 from mainstem.runtime.clock import SystemClock
 from mainstem.tables.settings import DEFAULT_SETTINGS
 
@@ -74,25 +76,20 @@ def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def _segment(folder: Path, start: int, row: dict[str, object]) -> None:
-    positions = list(range(start + 1, start + _KEYS + 1))
+    positions = [LogPosition(number) for number in range(start + 1, start + _KEYS + 1)]
     types = {"id": ["int"], "note": ["string"]}
-    footer = {
-        "version": FOOTER_VERSION,
-        "first": positions[0],
-        "last": positions[-1],
-        "tables": {
-            str(_TABLE): {
-                "first": positions[0],
-                "last": positions[-1],
-                "count": _KEYS,
-                "hlc_min": positions[0],
-                "hlc_max": positions[-1],
-                "columns": {name: types[name] for name in row},
-                "always": list(row),
-                "ordered": True,
-            }
-        },
-    }
+    first, last = positions[0], positions[-1]
+    of_table = TableFooter(
+        first=first,
+        last=last,
+        count=_KEYS,
+        hlc_min=first,
+        hlc_max=last,
+        columns={name: types[name] for name in row},
+        always=list(row),
+        ordered=True,
+    )
+    footer = Footer(version=VERSION, first=first, last=last, tables={str(_TABLE): of_table})
     text = pa.array([json.dumps(row)] * _KEYS)
     none = pa.nulls(_KEYS, pa.string())
     numbers = pa.array(positions, pa.int64())
@@ -116,5 +113,5 @@ def _segment(folder: Path, start: int, row: dict[str, object]) -> None:
             "error": none,
         }
     )
-    path = folder / f"{positions[0]:020d}-{positions[-1]:020d}.parquet"
-    pq.write_table(table.replace_schema_metadata({FOOTER_KEY: json.dumps(footer).encode()}), path)
+    metadata = {FOOTER_KEY: msgspec.json.encode(footer)}
+    pq.write_table(table.replace_schema_metadata(metadata), folder / segment_name(first, last))

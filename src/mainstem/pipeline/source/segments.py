@@ -5,51 +5,15 @@ With it schemas and paths are decided on the driver without a Spark job. Files a
 the rows are for the executors.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
-import pyarrow.parquet as pq
-
-from mainstem.model.errors import Corrupt
+from mainstem.formats.segments import TableFooter, is_segment_name, read_footer
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.pipeline.passes.stores import list_files, open_file
-
-FOOTER_KEY = b"mainstem"
-FOOTER_VERSION = 1
-_FILE_NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")
-
-
-class TableFooter(msgspec.Struct, frozen=True):
-    """What a footer says of one table's rows."""
-
-    first: int
-    last: int
-    count: int
-    hlc_min: int | None = None
-    hlc_max: int | None = None
-    errors: int = 0
-    deletes: int = 0
-    columns: dict[str, list[str]] = {}
-    always: list[str] = []
-    # Whether clocks strictly grow with positions. None: the writer does not tell.
-    ordered: bool | None = None
-    # Of which kind the table is, where that settles how it is stored.
-    kind: str = ""
-
-
-class Footer(msgspec.Struct, frozen=True):
-    """What a segment's footer says."""
-
-    version: int
-    first: int
-    last: int
-    tables: dict[str, TableFooter]
-    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,44 +84,25 @@ class SegmentFolder:
         """
         found: dict[str, Segment] = {}
         for name, size_bytes in sorted(list_files(self._location, self._store).items()):
-            if match := _FILE_NAME.fullmatch(name):
+            if is_segment_name(name):
                 known = self._known.get(name)
                 if known is None:
-                    known = self._read_footer(name, size_bytes, int(match[1]), int(match[2]))
+                    known = self._read(name, size_bytes)
                 if known is not None:
                     found[name] = known
                     self._kinds |= {table: part.kind for table, part in known.tables.items() if part.kind}
         self._known = found
         return tuple(sorted(found.values(), key=lambda segment: segment.first))
 
-    def _read_footer(self, name: str, size_bytes: int, first: int, last: int) -> Segment | None:
-        return _read_footer(f"{self._location}/{name}", self._store, size_bytes, first, last)
-
-
-def _read_footer(location: str, store: Mapping[str, str], size_bytes: int, first: int, last: int) -> Segment | None:
-    try:
-        with open_file(location, store) as file:
-            metadata = pq.read_metadata(file)
-    except FileNotFoundError:
-        # Retention took it between the listing and now, which it does only once every table covers it.
-        return None
-    raw = (metadata.metadata or {}).get(FOOTER_KEY)
-    if raw is None:
-        raise Corrupt("segment without a footer of ours", place=location)
-    footer = msgspec.json.decode(raw, type=Footer)
-    if footer.version != FOOTER_VERSION or (footer.first, footer.last) != (first, last):
-        raise Corrupt(
-            f"segment's footer does not match. expected=version {FOOTER_VERSION} {first}-{last} "
-            f"got=version {footer.version} {footer.first}-{footer.last}",
-            place=location,
-        )
-    tables = {_table_name(text): table for text, table in footer.tables.items()}
-    return Segment(location, LogPosition(first), LogPosition(last), size_bytes, tables, footer.more)
-
-
-def _table_name(text: str) -> TableName:
-    namespace, _, table = text.rpartition(".")
-    return TableName(namespace, table)
+    def _read(self, name: str, size_bytes: int) -> Segment | None:
+        location = f"{self._location}/{name}"
+        try:
+            with open_file(location, self._store) as file:
+                footer = read_footer(file, name, location)
+        except FileNotFoundError:
+            # Retention took it between the listing and now, which it does only once every table covers it.
+            return None
+        return Segment(location, footer.first, footer.last, size_bytes, footer.by_table, footer.more)
 
 
 def tables_of(segments: Iterable[Segment]) -> dict[TableName, LogPosition]:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mainstem.model.position import LogPosition
@@ -33,7 +34,7 @@ _MESSAGE_LENGTH_MAX = 500
 
 
 class SegmentStream:
-    """One running query. `watch` is to be called now and then: it sees finished batches, and failures."""
+    """One running query. `watch` is to be called now and then: it sees finished batches, Spark's progress, failures."""
 
     def __init__(
         self,
@@ -57,6 +58,10 @@ class SegmentStream:
         # What the batch covered that foreachBatch returned from last; Spark's own commit of it comes after.
         self._carried: tuple[int, LogPosition] | None = None
         self._idle = threading.Lock()
+        # The newest micro-batch of which Spark's progress was handed on.
+        self._told = -1
+        # Whether Spark has once found that there is nothing left to hand over.
+        self.is_drained = False
 
     def start(self, spark: SparkSession, segments: str, checkpoint: str) -> None:
         """Start the query over a folder of segments; it runs until `stop`."""
@@ -83,14 +88,25 @@ class SegmentStream:
         if self._query is None:
             self._restart()
             return
+        # In this order: once it has failed there is no more progress, and the next query knows nothing of this one's.
         failure = self._query.exception()
-        if failure is not None:
-            self._ended_by(failure)
-            return
         carried, last = self._carried, self._query.lastProgress
+        if last is not None:
+            self.is_drained = self.is_drained or "addBatch" not in last.durationMs
+            self._tell(self._query, last)
         if carried is not None and last is not None and int(last["batchId"]) >= carried[0]:
             self._carried = None if self._carried == carried else self._carried
             self._progress.checkpointed(*carried)
+        if failure is not None:
+            self._ended_by(failure)
+
+    def _tell(self, query: StreamingQuery, last: StreamingQueryProgress) -> None:
+        """Hand on Spark's progress. Between two looks several micro-batches may have ended."""
+        for each in [last] if last.batchId <= self._told + 1 else query.recentProgress:
+            self._progress.told_by_spark(each.batchId, each.numInputRows, each.durationMs)
+            # A trigger that found nothing has the number of the next micro-batch.
+            if "addBatch" in each.durationMs:
+                self._told = max(self._told, each.batchId)
 
     def _restart(self) -> None:
         if self._clock.monotonic_s() < self._restart_at_s or not self._breaker.allow():

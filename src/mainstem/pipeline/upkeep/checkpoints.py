@@ -8,7 +8,6 @@ what is new and the size of the result, not the length of the history.
 import logging
 import shutil
 import threading
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,14 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model.errors import NotFound
 from mainstem.model.names import TableName
+from mainstem.model.position import Lineage, LogId, LogPosition
+from mainstem.pipeline.channel import Channel
 from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.commit.own_files import own_delta_rows, own_rows
+from mainstem.runtime.backoff import doubled
+from mainstem.runtime.clock import Clock, SystemClock
 from mainstem.sql import spark_text
+from mainstem.tables.layout import LOG
+from mainstem.tables.origins import Origins
 from mainstem.wire.checkpoints import DOCUMENT, VERSION, CheckpointMade, CheckpointOrder, split_columns
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 _ANSWER_S_MAX = 10.0
+_RETRY_S_MIN, _RETRY_S_MAX = 1.0, 300.0
 _FILES = 4
 _PORTION_CHARS = 16 * 1024 * 1024
 _CELLS = "row_id string, column string, value string, hlc bigint, source string"
@@ -52,6 +59,7 @@ def make_checkpoint(spark: SparkSession, lake: Lake, order: CheckpointOrder) -> 
         rows=spark.read.schema(_ROWS).parquet(scratch.as_uri()).count(),
         version=VERSION,
         log=order.log,
+        held=order.held,
     )
     (scratch / DOCUMENT).write_bytes(msgspec.json.encode(made))
     shutil.rmtree(target, ignore_errors=True)
@@ -60,15 +68,21 @@ def make_checkpoint(spark: SparkSession, lake: Lake, order: CheckpointOrder) -> 
 
 
 def _evidence(spark: SparkSession, lake: Lake, order: CheckpointOrder) -> DataFrame:
-    """Every write to a column and every delete: `table, row_id, column, value, hlc, source`; a delete has no column."""
-    parts = []
+    """Every write to a column and every delete: `table, row_id, column, value, hlc, source`; a delete has no column.
+
+    Ours up to the position, and all that other logs wrote: pulls bring those to nobody.
+    """
+    parts, lineage = [], Lineage(tuple(order.lineage))
+    seen = _held_before(order)
     for table in order.tables:
         history = _history(spark, lake, order, table)
         if history is None:
             # Only dead letters so far.
             continue
-        changes = history.where(f"_position > {order.before_position} AND _position <= {order.position}")
-        parts.append(_of_changes(changes, table))
+        origins = Origins(LOG in history.columns, order.unlogged.get(table, {}))
+        ours = f"{origins.of_ours(lineage)} AND _position > {order.before_position} AND _position <= {order.position}"
+        others = origins.of_others(lineage, seen.get(table))
+        parts.append(_of_changes(history.where(f"({ours}) OR {others}"), table))
     if order.before_folder is not None:
         before = spark.read.schema(_ROWS).parquet(Path(order.before_folder).as_uri())
         cells = before.selectExpr("table", "row_id", "explode(cells) AS cell")
@@ -93,15 +107,21 @@ def _evidence(spark: SparkSession, lake: Lake, order: CheckpointOrder) -> DataFr
     return evidence
 
 
+def _held_before(order: CheckpointOrder) -> dict[str, dict[LogId, LogPosition]]:
+    if order.before_folder is None:
+        return {}
+    return msgspec.json.decode((Path(order.before_folder) / DOCUMENT).read_bytes(), type=CheckpointMade).held
+
+
 def _history(spark: SparkSession, lake: Lake, order: CheckpointOrder, table: str) -> DataFrame | None:
     if table in order.delta:
-        return spark.read.format("delta").load(order.delta[table])
+        return own_delta_rows(spark.read.format("delta").load(order.delta[table]), order.delta[table])
     history = lake.load(TableName(order.namespace, table).history)
     if history is None:
         return None
     history.refresh()
     spark.catalog.refreshTable(history.identifier)
-    return spark.table(history.identifier)
+    return own_rows(spark.table(history.identifier), str(history.java.location()))
 
 
 def _of_changes(changes: DataFrame, table: str) -> DataFrame:
@@ -179,10 +199,22 @@ def merged(spark: SparkSession, evidence: DataFrame) -> DataFrame:
 class CheckpointLoop:
     """A thread that asks the gateway what it wants and makes it, one at a time, until it is told to stop."""
 
-    def __init__(self, lake: Lake, url: str, token: str | None, begin: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        url: str,
+        token: str | None,
+        begin: Callable[[], None] = lambda: None,
+        *,
+        make: Callable[[SparkSession, Lake, CheckpointOrder], object] = make_checkpoint,
+        clock: Clock | None = None,
+    ) -> None:
         self._lake = lake
-        self._url = url
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._make = make
+        self._clock = clock or SystemClock()
+        # Namespaces whose checkpoint failed: how often in a row, and when it is tried again.
+        self._failed: dict[str, tuple[int, float]] = {}
+        self._gateway = Channel(url, token)
         self._begin = begin
         self._stopping = threading.Event()
 
@@ -198,13 +230,26 @@ class CheckpointLoop:
         self._begin()
         while not self._stopping.wait(POLL_S):
             try:
-                for order in self._orders():
-                    make_checkpoint(self._lake.spark, self._lake, order)
-            # The thread's edge: the order stands, and is tried again.
+                self.make(self._orders())
+            # The thread's edge: the orders stand, and are asked for again.
             except Exception as error:
-                log.warning("no checkpoint: %s", error, exc_info=True)
+                log.warning("no checkpoints: %s", error, exc_info=True)
+
+    def make(self, orders: Iterable[CheckpointOrder]) -> None:
+        """Make what is ordered. One that fails is tried again later, and holds no other up."""
+        for order in orders:
+            failures, not_before_s = self._failed.get(order.namespace, (0, 0.0))
+            if self._clock.monotonic_s() < not_before_s:
+                continue
+            try:
+                self._make(self._lake.spark, self._lake, order)
+            # The edge of one order: what is in a namespace's tables is its writers' doing.
+            except Exception as error:
+                wait_s = doubled(failures + 1, _RETRY_S_MIN, _RETRY_S_MAX)
+                self._failed[order.namespace] = failures + 1, self._clock.monotonic_s() + wait_s
+                log.warning("no checkpoint of %s: %s", order.namespace, error, exc_info=True)
+            else:
+                self._failed.pop(order.namespace, None)
 
     def _orders(self) -> list[CheckpointOrder]:
-        request = urllib.request.Request(self._url, headers=self._headers)
-        with urllib.request.urlopen(request, timeout=_ANSWER_S_MAX) as answer:
-            return msgspec.json.decode(answer.read(), type=list[CheckpointOrder])
+        return msgspec.json.decode(self._gateway.get(timeout_s=_ANSWER_S_MAX), type=list[CheckpointOrder])

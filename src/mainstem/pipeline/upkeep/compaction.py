@@ -18,7 +18,7 @@ from typing import Any
 from mainstem.model.errors import Conflict
 from mainstem.model.names import TableName
 from mainstem.pipeline.commit.lake import Lake, LakeTable
-from mainstem.pipeline.commit.syncing import sync_files
+from mainstem.pipeline.passes.stores import make_durable
 from mainstem.pipeline.session.spark import own_session
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.scanfiles import Planned, plan_files
@@ -132,12 +132,12 @@ class Compaction:
         """Write the group's rows anew; returns the new files, which nothing refers to yet."""
         jvm = self._lake.jvm
         set_id = str(uuid.uuid4())
-        iceberg = jvm.org.apache.iceberg.spark
+        spark = self._lake.classes
         tasks = jvm.java.util.ArrayList()
         for file in group.files:
             tasks.add(planned.tasks[file.path])
-        iceberg.SparkTableCache.get().add(set_id, table.java)
-        iceberg.ScanTaskSetManager.get().stageTasks(table.java, set_id, tasks)
+        spark.table_cache.add(set_id, table.java)
+        spark.task_sets.stageTasks(table.java, set_id, tasks)
         spec_id = int(table.java.spec().specId())
         same_spec = all(int(planned.tasks[file.path].file().specId()) == spec_id for file in group.files)
         try:
@@ -156,13 +156,13 @@ class Compaction:
                 .mode("append")
                 .save(set_id)
             )
-            written = list(iceberg.FileRewriteCoordinator.get().fetchNewFiles(table.java, set_id))
-            sync_files(str(file.location()) for file in written)
+            written = list(spark.written_files.fetchNewFiles(table.java, set_id))
+            make_durable(str(file.location()) for file in written)
             return written
         finally:
-            iceberg.SparkTableCache.get().remove(set_id)
-            iceberg.ScanTaskSetManager.get().removeTasks(table.java, set_id)
-            iceberg.FileRewriteCoordinator.get().clearRewrite(table.java, set_id)
+            spark.table_cache.remove(set_id)
+            spark.task_sets.removeTasks(table.java, set_id)
+            spark.written_files.clearRewrite(table.java, set_id)
 
     def _commit(
         self, table: LakeTable, planned: Planned, group: Group, written: Sequence[Any], done: Compacted

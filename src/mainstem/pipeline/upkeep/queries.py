@@ -3,13 +3,9 @@
 The statement is the gateway's, checked and written for Spark there. It sees nothing but views of the tables it names.
 """
 
-import http.client
 import logging
 import re
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 
 import msgspec
@@ -18,8 +14,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from mainstem.model.errors import NotFound
 from mainstem.model.names import TableName
+from mainstem.pipeline.channel import Channel
 from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.commit.own_files import BEYOND, own_delta_rows, own_rows
 from mainstem.pipeline.session.spark import join_session, own_session
 from mainstem.wire.jobs import JobOrder
 from mainstem.wire.queries import END, QueryFailed, QueryOrder, frame
@@ -40,8 +39,7 @@ class QueryRunner:
     """A few threads, each of which runs one query after the other until told to stop."""
 
     def __init__(self, url: str, token: str | None, lake: Lake) -> None:
-        self._url = url
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._gateway = Channel(url, token)
         self._lake = lake
         self._stopping = threading.Event()
 
@@ -51,7 +49,7 @@ class QueryRunner:
             threading.Thread(target=self._run, name=f"query-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin nothing more. Queries in hand die with the process; whoever asked is told."""
+        """Begin nothing more. Queries in hand die with the process, and the gateway tells their clients."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -59,9 +57,9 @@ class QueryRunner:
         session: SparkSession | None = None
         while not self._stopping.is_set():
             try:
-                body = self._ask(f"{self._url}?waitS={WAIT_S}", None, WAIT_S + _ANSWER_S_MAX)
+                body = self._gateway.get(f"?waitS={WAIT_S}", timeout_s=WAIT_S + _ANSWER_S_MAX)
                 order = msgspec.json.decode(body, type=QueryOrder) if body else None
-            except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+            except (OSError, msgspec.DecodeError) as error:
                 log.debug("no queries from the gateway: %s", error)
                 self._stopping.wait(PAUSE_S)
                 continue
@@ -83,7 +81,10 @@ class QueryRunner:
             is_wrong = isinstance(error, AnalysisException | ParseException) or _is_arithmetic(error)
             log.info("a query failed", extra={"query": order.id}, exc_info=not is_wrong)
             message = str(error).splitlines()[0][:_MESSAGE_LENGTH_MAX] if str(error) else type(error).__name__
-            self._tell_failed(order, QueryFailed(message=message, is_wrong=is_wrong))
+            # Spark shows the plan with a statement that it does not take, and the plan has the text of our own check.
+            is_denied = not is_wrong and BEYOND in str(error)
+            failed = QueryFailed(message=message, is_wrong=is_wrong, is_denied=is_denied)
+            self._tell_failed(order, failed)
         finally:
             done.set()
             for view in order.views:
@@ -98,60 +99,49 @@ class QueryRunner:
         return session
 
     def _watch(self, order: QueryOrder, done: threading.Event) -> None:
-        """Stop the query when nobody waits for it any more, or when its time is over."""
+        """Stop the query when its client has left, or when its time is over."""
         waited_s = 0.0
         while not done.wait(WATCH_S):
             waited_s += WATCH_S
             try:
-                answer = self._ask(f"{self._url}/{order.id}", None, _ANSWER_S_MAX)
+                answer = self._gateway.get(f"/{order.id}", timeout_s=_ANSWER_S_MAX)
                 is_wanted = msgspec.json.decode(answer, type=JobOrder).go_on
-            except (OSError, http.client.HTTPException, msgspec.DecodeError):
+            except (OSError, msgspec.DecodeError):
                 is_wanted = True
             if not is_wanted or waited_s > order.timeout_s:
                 self._lake.spark.sparkContext.cancelJobGroup(order.id)
                 return
 
     def _bring(self, order: QueryOrder, rows: pa.Table) -> None:
-        parts = urllib.parse.urlsplit(f"{self._url}/{order.id}")
-        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = connect(parts.netloc, timeout=order.timeout_s + _ANSWER_S_MAX)
         try:
-            headers = {**self._headers, "Content-Type": "application/octet-stream", "Transfer-Encoding": "chunked"}
-            connection.request("POST", parts.path, _frames(rows), headers, encode_chunked=True)
-            connection.getresponse().read()
-        except (OSError, http.client.HTTPException) as error:
-            # Whoever asked has gone, or the gateway has.
+            self._gateway.send(f"/{order.id}", _frames(rows), timeout_s=order.timeout_s + _ANSWER_S_MAX)
+        except OSError as error:
+            # The client has left, or the gateway is away.
             log.info("rows could not be brought: %s", error, extra={"query": order.id})
-        finally:
-            connection.close()
 
     def _tell_failed(self, order: QueryOrder, failed: QueryFailed) -> None:
         try:
-            self._ask(f"{self._url}/{order.id}/failed", msgspec.json.encode(failed), _ANSWER_S_MAX)
-        except (OSError, http.client.HTTPException) as error:
+            self._gateway.post(f"/{order.id}/failed", msgspec.json.encode(failed), timeout_s=_ANSWER_S_MAX)
+        except OSError as error:
             log.info("a failure could not be told: %s", error, extra={"query": order.id})
-
-    def _ask(self, url: str, body: bytes | None, timeout_s: float) -> bytes:
-        headers = {**self._headers, "Content-Type": "application/json"}
-        request = urllib.request.Request(url, body, headers, method="GET" if body is None else "POST")
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            content: bytes = answer.read()
-            return content
 
 
 def _frame_of(session: SparkSession, lake: Lake, order: QueryOrder) -> DataFrame:
     for view in order.views:
         if view.delta_location is not None:
             reader = session.read.format("delta").option("versionAsOf", str(view.snapshot_id))
-            reader.load(view.delta_location).createOrReplaceTempView(view.view)
+            own_delta_rows(reader.load(view.delta_location), view.delta_location).createOrReplaceTempView(view.view)
             continue
-        identifier = lake.identifier(TableName(view.namespace, view.table))
+        name = TableName(view.namespace, view.table)
+        identifier, table = lake.identifier(name), lake.load(name)
+        if table is None:
+            raise NotFound(f"table does not exist. got={name}")
         # The session may know the table from before the snapshot.
         session.catalog.refreshTable(identifier)
         reader = session.read
         if view.snapshot_id is not None:
             reader = reader.option("versionAsOf", str(view.snapshot_id))
-        reader.table(identifier).createOrReplaceTempView(view.view)
+        own_rows(reader.table(identifier), str(table.java.location())).createOrReplaceTempView(view.view)
     return session.sql(order.sql)
 
 

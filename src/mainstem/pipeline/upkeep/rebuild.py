@@ -90,7 +90,7 @@ class Rebuild:
             evidence = old_rows_as_evidence(unknown, task)
             # As changes: the kernel writes no row for a key that nothing changed.
             rows = rows.unionByName(evidence.withColumn("evidence", sf.expr(f"CAST({CHANGE} AS tinyint)")))
-        written = self._write(rows, task, _rows_of(history))
+        written = self._write(rows, task, history.rows)
         try:
             if written.homeless and not force:
                 raise Invalid(
@@ -132,8 +132,3 @@ class Rebuild:
         state.stage(overwrite)
         state.commit_staged()
         return len(written.state)
-
-
-def _rows_of(table: LakeTable) -> int:
-    snapshot = table.java.currentSnapshot()
-    return int(snapshot.summary().get("total-records") or 0)

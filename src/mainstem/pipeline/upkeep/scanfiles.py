@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mainstem.pipeline.commit.lake import LakeTable
+from mainstem.pipeline.commit.own_files import refuse_beyond
 from mainstem.tables.deletes import Content, DeleteFile, DeleteIndex, PartitionKey
 from mainstem.tables.maintenance import FileFacts
 from mainstem.tables.partitions import HOUR_OF_DAY, shown_transforms
@@ -82,7 +83,10 @@ def _without_days(path: str, hours_at: Sequence[int]) -> str:
 
 
 def plan_files(table: LakeTable) -> Planned:
-    """Everything that a scan of the current snapshot reads."""
+    """Everything that a scan of the current snapshot reads.
+
+    Raises Denied where that lies beyond the table's location: what is rewritten becomes the table's own.
+    """
     table.refresh()
     snapshot = table.java.currentSnapshot()
     if snapshot is None:
@@ -115,6 +119,9 @@ def plan_files(table: LakeTable) -> Planned:
                 equality=any(delete.content is Content.EQUALITY_DELETES for delete in applied),
             )
         )
+    own = str(table.java.location())
+    refuse_beyond(table.name, own, (str(each.path()) for each in snapshot.allManifests(table.java.io())))
+    refuse_beyond(table.name, own, (*planned.tasks, *(path.partition("#")[0] for path in planned.deletes)))
     return planned
 
 

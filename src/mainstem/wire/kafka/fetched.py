@@ -1,6 +1,6 @@
 """The answer to Fetch, in every version served, as the buffers of one write: batches are not copied.
 
-The only answer that is not made by kio's schemas: it may have thousands of partitions and tens of megabytes, and is the
+Not made by kio's schemas: it may have thousands of partitions and tens of megabytes, and is the
 one that a consumer waits for. A test holds it against kio's writer.
 """
 
@@ -8,6 +8,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
+
+from mainstem.wire.varint import varint
 
 Buffer = bytes | bytearray | memoryview
 
@@ -57,10 +59,10 @@ def encode_fetched(
     # What stands between two runs of batches is put together before it is a buffer.
     text = bytearray(_TOP.pack(throttle_ms, error_code, 0) if version >= 7 else _INT.pack(throttle_ms))
     is_flexible = version >= FLEXIBLE
-    text += _count(len(topics), is_flexible)
+    text += count_of(len(topics), is_flexible)
     for topic in topics:
-        text += _named(topic.name, is_flexible)
-        text += _count(len(topic.partitions), is_flexible)
+        text += name_of(topic.name, is_flexible)
+        text += count_of(len(topic.partitions), is_flexible)
         for each in topic.partitions:
             _partition(text, version, each)
             if each.batches:
@@ -86,33 +88,24 @@ def _partition(text: bytearray, version: int, each: FetchedPartition) -> None:
     if aborted is None:
         text += _NO_TAGS if is_flexible else b"\xff\xff\xff\xff"
     else:
-        text += _count(len(aborted), is_flexible)
+        text += count_of(len(aborted), is_flexible)
         for one in aborted:
             text += _PAIR.pack(*one)
             if is_flexible:
                 text += _NO_TAGS
     if version >= 11:
         text += _NO_REPLICA
-    text += _count(sum(map(len, batches)), is_flexible)
+    text += count_of(sum(map(len, batches)), is_flexible)
 
 
-def _named(name: str | UUID, is_flexible: bool) -> bytes:
+def name_of(name: str | UUID, is_flexible: bool) -> bytes:
+    """A topic's name, or its id."""
     if isinstance(name, UUID):
         return name.bytes
     data = name.encode()
-    return _count(len(data), True) + data if is_flexible else struct.pack(">h", len(data)) + data
+    return count_of(len(data), True) + data if is_flexible else struct.pack(">h", len(data)) + data
 
 
-def _count(number: int, is_flexible: bool) -> bytes:
+def count_of(number: int, is_flexible: bool) -> bytes:
     """How many there are of something that may be none but not nothing."""
-    if not is_flexible:
-        return _INT.pack(number)
-    value = number + 1
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return varint(number + 1) if is_flexible else _INT.pack(number)

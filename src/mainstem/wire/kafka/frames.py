@@ -14,7 +14,7 @@ _SHORT = struct.Struct(">h")
 
 
 class FrameTooLarge(Invalid):
-    """A frame that nobody may send: the connection is of no use any more."""
+    """A frame larger than any that a client may send: the connection is of no use any more."""
 
 
 class RequestHead(NamedTuple):

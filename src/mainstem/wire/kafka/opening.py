@@ -14,6 +14,7 @@ import pyarrow as pa
 import zstandard
 
 from mainstem.wire.kafka.records import CRC_START, HEAD, HEAD_BYTES, MAGIC, BadBatch, BatchHead, read_head
+from mainstem.wire.varint import zigzag
 
 # A batch that becomes larger than this when it is opened is refused: a few bytes may stand for gigabytes.
 OPENED_BYTES_MAX = 256 * 1024 * 1024
@@ -41,25 +42,49 @@ class Record(NamedTuple):
 
 def open_batch(batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX) -> tuple[BatchHead, list[Record]]:
     """The records of a batch, in order. Raises BadBatch, also where they are more bytes than `bytes_max`."""
-    head = read_head(batch)
-    try:
-        data = decompress(head.codec, bytes(batch[HEAD_BYTES : head.size]), bytes_max)
-        return head, _records(head, data)
-    except BadBatch:
-        raise
-    # What the codecs raise, and what a record that ends early makes of the reading.
-    except (IndexError, ValueError, OSError, *_CODEC_ERRORS) as error:
-        raise BadBatch(f"records cannot be opened. got={error!r}", reason="invalid") from error
+    head, data = decompress_batch(batch, bytes_max)
+    return head, read_records(head, data)
 
 
 def open_dense(batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX) -> tuple[BatchHead, list[Record]]:
-    """The same of a batch that a producer made: its records have the offsets that the batch was given, one after the
-    other. A record that claims another one would stand in the place of somebody else's. Raises BadBatch."""
-    head, records = open_batch(batch, bytes_max)
+    """The same of a batch that a producer made (`read_dense`). Raises BadBatch."""
+    head, data = decompress_batch(batch, bytes_max)
+    return head, read_dense(head, data)
+
+
+def decompress_batch(batch: bytes | memoryview, bytes_max: int = OPENED_BYTES_MAX) -> tuple[BatchHead, bytes]:
+    """The head of a batch and the bytes of its records. Raises BadBatch."""
+    head = read_head(batch)
+    try:
+        return head, decompress(head.codec, bytes(batch[HEAD_BYTES : head.size]), bytes_max)
+    except BadBatch:
+        raise
+    # What the codecs raise.
+    except (IndexError, ValueError, OSError, *_CODEC_ERRORS) as error:
+        raise _cannot_be_opened(error) from error
+
+
+def read_records(head: BatchHead, data: bytes) -> list[Record]:
+    """The records of a batch whose body was decompressed, one by one. Raises BadBatch."""
+    try:
+        return _records(head, data)
+    # What a record that ends early makes of the reading.
+    except (IndexError, ValueError, struct.error) as error:
+        raise _cannot_be_opened(error) from error
+
+
+def read_dense(head: BatchHead, data: bytes) -> list[Record]:
+    """The records of a batch that a producer made: they have the offsets that the batch was given, one after the other.
+    A record that claims another one would stand in the place of somebody else's. Raises BadBatch."""
+    records = read_records(head, data)
     for expected, record in enumerate(records, head.base_offset):
         if record.offset != expected:
             raise BadBatch(f"offset of a record. expected={expected} got={record.offset}", reason="invalid")
-    return head, records
+    return records
+
+
+def _cannot_be_opened(error: Exception) -> BadBatch:
+    return BadBatch(f"records cannot be opened. got={error!r}", reason="invalid")
 
 
 def decompress(codec: int, data: bytes, bytes_max: int = OPENED_BYTES_MAX) -> bytes:
@@ -126,7 +151,7 @@ def _records(head: BatchHead, data: bytes) -> list[Record]:
         end = at + size
         if size < 6 or end > bytes_end:
             raise ValueError(f"a record of {size} bytes")
-        # Behind one byte of attributes, which nobody uses.
+        # Behind one byte of attributes, all of them unused.
         at += 1
         byte = data[at]
         if byte < 0x80:
@@ -260,29 +285,17 @@ def _packed(record: Record, base_offset: int, base_time: int) -> bytes:
 
 
 def _headers_packed(headers: Headers) -> bytes:
-    parts = [_zigzag(len(headers))]
+    parts = [zigzag(len(headers))]
     for name, value in headers:
         told = name.encode()
-        parts += (_zigzag(len(told)), told)
-        parts += (b"\x01",) if value is None else (_zigzag(len(value)), value)
+        parts += (zigzag(len(told)), told)
+        parts += (b"\x01",) if value is None else (zigzag(len(value)), value)
     return b"".join(parts)
 
 
 def _number(number: int) -> bytes:
-    return _NUMBERS[number] if 0 <= number < len(_NUMBERS) else _zigzag(number)
-
-
-def _zigzag(number: int) -> bytes:
-    value = (number << 1) ^ (number >> 63)
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return _NUMBERS[number] if 0 <= number < len(_NUMBERS) else zigzag(number)
 
 
 # The numbers that nearly all records are made of.
-_NUMBERS = [_zigzag(number) for number in range(2_048)]
+_NUMBERS = [zigzag(number) for number in range(2_048)]

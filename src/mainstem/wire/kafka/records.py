@@ -18,8 +18,10 @@ HEAD = struct.Struct(">qiibIhiqqqhii")
 HEAD_BYTES = HEAD.size
 CRC_START = 21
 MAGIC = 2
-NO_PRODUCER = -1
-NO_TIMESTAMP = -1
+
+# What one batch may have, which is also what librdkafka puts into one at most. A few kilobytes of zstd can stand for
+# many millions of empty records, and whoever opens them, the sealer or a search by time, holds them all.
+RECORDS_MAX = 1_000_000
 
 # Attributes: the codec in the lowest three bits, then these.
 CODEC_MASK = 0x07
@@ -112,6 +114,8 @@ def read_batch(records: bytes) -> BatchHead:
         raise BadBatch(f"record batch checksum. expected={expected:#010x} got={got:#010x}", reason="corrupt")
     if head.records < 1 or head.last_offset_delta != head.records - 1:
         raise BadBatch(f"records. expected={head.last_offset_delta + 1} got={head.records}", reason="invalid")
+    if head.records > RECORDS_MAX:
+        raise BadBatch(f"records in a batch. expected=at most {RECORDS_MAX} got={head.records}", reason="invalid")
     if head.codec > 4:
         raise BadBatch(f"compression. expected=0 to 4 got={head.codec}", reason="invalid")
     if head.producer_id >= 0 and (head.producer_epoch < 0 or head.base_sequence < 0):

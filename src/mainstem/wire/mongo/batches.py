@@ -11,6 +11,8 @@ import base64
 import datetime as dt
 import decimal
 import math
+from binascii import b2a_base64
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -36,7 +38,7 @@ VERSION = 1
 DOCUMENT_COLUMN = "_document"
 # Under which a change's metadata has what only the Mongo door asks for.
 METADATA_KEY = "mongo"
-# How the names of the door's own sources begin; the gate takes them from nobody else.
+# How the names of the door's own sources begin; the gate refuses them from other doors.
 SOURCES = "mongo/"
 # Bounds of what a table can hold; what is beyond them is in the exact BSON alone.
 COLUMNS_MAX = 900
@@ -147,28 +149,33 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     transaction: bool = False
 
 
-def metadata_of(batch: DocumentBatch, index: int) -> bytes:
-    """The metadata of one operation, as JSON."""
-    operation = batch.operations[index]
-    stored = Metadata(
-        operation.kind,
-        _text(operation.id) or "",
-        _text(operation.description),
-        _text(operation.before),
-        operation.silent,
-        _text(operation.event),
-        _text(batch.session),
-        batch.number,
-        None if index or not batch.answers else {str(n): _text(each) or "" for n, each in batch.answers.items()},
-        index,
-        len(batch.operations),
-        batch.transaction,
-    )
-    return _to_json({METADATA_KEY: stored})
+def metadata_of(batch: DocumentBatch, indexes: Sequence[int]) -> list[bytes]:
+    """The metadata of these operations, as JSON."""
+    session, count = _text(batch.session), len(batch.operations)
+    answers = {str(number): _text(each) or "" for number, each in batch.answers.items()} or None
+    found = []
+    for index in indexes:
+        operation = batch.operations[index]
+        stored = Metadata(
+            operation.kind,
+            _text(operation.id) or "",
+            _text(operation.description),
+            _text(operation.before),
+            operation.silent,
+            _text(operation.event),
+            session,
+            batch.number,
+            None if index else answers,
+            index,
+            count,
+            batch.transaction,
+        )
+        found.append(_to_json({METADATA_KEY: stored}))
+    return found
 
 
 def _text(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode()
+    return None if data is None else b2a_base64(data, newline=False).decode()
 
 
 def bytes_of(text: str | None) -> bytes | None:
@@ -176,25 +183,31 @@ def bytes_of(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def columns_of(operation: DocumentOperation) -> dict[str, Any] | None:
-    """The row of a document, as values that JSON has; None for a delete."""
+# Which names of documents are columns: most documents of a batch have the same.
+KnownNames = dict[tuple[str, ...], tuple[str, ...]]
+
+
+def columns_of(operation: DocumentOperation, known: KnownNames) -> dict[str, Any] | None:
+    """The row of a document, as values that JSON has; None for a delete. `known` is the batch's to keep."""
     if operation.document is None:
         return None
-    row: dict[str, Any] = {}
     try:
         fields = decode_document(operation.document)
     except Invalid:
         # The writer refuses these. Should one be in the log all the same, the others must be sealed with it.
         fields = {}
-    for name, value in fields.items():
-        if len(row) >= COLUMNS_MAX:
-            break
-        if _is_column(name):
-            row[name] = _typed(value)
+    named = tuple(fields)
+    names = known.get(named)
+    if names is None:
+        names = known[named] = tuple(filter(_is_column, named))[:COLUMNS_MAX]
+    if len(names) < len(fields):
+        fields = {name: fields[name] for name in names}
+    row = {name: value if type(value) in _PLAIN else _typed(value) for name, value in fields.items()}
     # What the document lost, after what it has: one row holds so many columns and no more.
-    gone = [name for name in operation.gone if name not in row and _is_column(name)]
-    row |= dict.fromkeys(gone[: COLUMNS_MAX - len(row)])
-    row[DOCUMENT_COLUMN] = base64.b64encode(operation.document).decode()
+    if operation.gone:
+        gone = [name for name in operation.gone if name not in row and _is_column(name)]
+        row |= dict.fromkeys(gone[: COLUMNS_MAX - len(row)])
+    row[DOCUMENT_COLUMN] = _text(operation.document)
     return row
 
 
@@ -206,6 +219,8 @@ def _is_column(name: str) -> bool:
 
 def _typed(value: Any) -> Any:
     """The value of a column: as `column_value` has it, and of dates and decimals with their type."""
+    if type(value) is float or type(value) is ObjectId:
+        return column_value(value)
     if isinstance(value, dt.datetime):
         return TimeText(column_value(value))
     if isinstance(value, Decimal128):
@@ -234,6 +249,8 @@ def column_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911, PLR0912 -
     if kind is float:
         # JSON has no such number; the exact one is in the document's BSON.
         return value if math.isfinite(value) else None
+    if kind is ObjectId:
+        return str(value)
     if isinstance(value, dict):
         if depth >= COLUMN_DEPTH_MAX:
             return None
@@ -257,7 +274,7 @@ def column_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911, PLR0912 -
         return column_value(dict(value.as_doc()), depth)
     if isinstance(value, Decimal128):
         return str(value) if value.to_decimal().is_finite() else None
-    if isinstance(value, ObjectId | Code):
+    if isinstance(value, Code):
         return str(value)
     if isinstance(value, MinKey | MaxKey):
         return type(value).__name__

@@ -14,6 +14,7 @@ import bson
 import msgspec
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
 from crc32c import crc32c
 
 from mainstem.model.errors import Invalid
@@ -37,6 +38,9 @@ _REPLY = struct.Struct("<iqii")
 
 # Dates that Python cannot hold stay numbers; nothing is decoded to a value that would be encoded as another type.
 OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+_UNREAD: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
 
 
 class BadFrame(Invalid):
@@ -57,6 +61,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     compressor: Compressor | None = None
     # The database that an OP_QUERY names.
     database: str | None = None
+    # The message's size, unpacked.
+    size_bytes: int = 0
     # Why the body cannot be read, though the message is whole: the answer says so, and the connection lives.
     error: Invalid | None = None
 
@@ -66,7 +72,8 @@ class Decoder:
 
     def __init__(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
         self._buffer = bytearray()
-        self._message_bytes_max = message_bytes_max
+        # May change from one message to the next.
+        self.message_bytes_max = message_bytes_max
 
     @property
     def waiting_bytes(self) -> int:
@@ -81,13 +88,13 @@ class Decoder:
         start = 0
         while len(buffer) - start >= _HEADER.size:
             length, request_id, _, opcode = _HEADER.unpack_from(buffer, start)
-            if not _HEADER.size <= length <= self._message_bytes_max:
-                raise BadFrame(f"message length. expected=16 to {self._message_bytes_max} bytes got={length}")
+            if not _HEADER.size <= length <= self.message_bytes_max:
+                raise BadFrame(f"message length. expected=16 to {self.message_bytes_max} bytes got={length}")
             if len(buffer) - start < length:
                 break
             message = bytes(memoryview(buffer)[start : start + length])
             try:
-                requests.append(_request(message, request_id, opcode))
+                requests.append(_request(message, request_id, opcode, self.message_bytes_max))
             except BadFrame:
                 raise
             except Invalid as error:
@@ -98,22 +105,22 @@ class Decoder:
         return requests
 
 
-def _request(message: bytes, request_id: int, opcode: int) -> Request:
+def _request(message: bytes, request_id: int, opcode: int, bytes_max: int) -> Request:
     if opcode == OP_MSG:
         return _of_msg(message, _HEADER.size, request_id, None)
     if opcode == OP_QUERY:
         return _of_query(message, _HEADER.size, request_id)
     if opcode == OP_COMPRESSED:
-        return _of_compressed(message, request_id)
+        return _of_compressed(message, request_id, bytes_max)
     raise BadFrame(f"opcode. expected={OP_MSG}, {OP_COMPRESSED} or {OP_QUERY} got={opcode}")
 
 
-def _of_compressed(message: bytes, request_id: int) -> Request:
+def _of_compressed(message: bytes, request_id: int, bytes_max: int) -> Request:
     if len(message) < _HEADER.size + _COMPRESSED.size:
         raise BadFrame("compressed message is too short")
     opcode, size, number = _COMPRESSED.unpack_from(message, _HEADER.size)
-    if not 0 <= size <= MESSAGE_BYTES_MAX - _HEADER.size:
-        raise BadFrame(f"uncompressed size. expected=at most {MESSAGE_BYTES_MAX} bytes got={size}")
+    if not 0 <= size <= bytes_max - _HEADER.size:
+        raise BadFrame(f"uncompressed size. expected=at most {bytes_max} bytes got={size}")
     try:
         compressor = Compressor(number)
         body = decompress(compressor, message[_HEADER.size + _COMPRESSED.size :], size)
@@ -167,6 +174,7 @@ def _of_msg(message: bytes, start: int, request_id: int, compressor: Compressor 
         bool(flags & MORE_TO_COME),
         bool(flags & EXHAUST_ALLOWED),
         compressor=compressor,
+        size_bytes=len(message),
     )
 
 
@@ -229,8 +237,17 @@ def encode_document(document: Any) -> bytes:
         raise Invalid(f"cannot be written as BSON. reason={error}"[:300], reason="invalid_bson") from error
 
 
+def unread_document(data: bytes) -> RawBSONDocument:
+    """A document that is decoded where somebody looks into it, to the values that `decode_document` gives."""
+    return RawBSONDocument(data, _UNREAD)
+
+
 # How many bytes a value takes, by its type; the others say their size themselves.
 _FIXED = {0x01: 8, 0x06: 0, 0x07: 12, 0x08: 1, 0x09: 8, 0x0A: 0, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16, 0x7F: 0, 0xFF: 0}
+
+
+# A tag, an empty name's end, a length and the container's end.
+_LEVEL_BYTES_MIN = 7
 
 
 def check_depth(data: bytes, depth_max: int = DEPTH_MAX) -> None:  # noqa: PLR0912 - a closed union
@@ -238,7 +255,10 @@ def check_depth(data: bytes, depth_max: int = DEPTH_MAX) -> None:  # noqa: PLR09
 
     A document nested so deep has at least so many container tags; most have fewer and need no walk.
     """
-    if data.count(b"\x03") + data.count(b"\x04") + data.count(b"\x0f") < depth_max:
+    if (
+        len(data) < depth_max * _LEVEL_BYTES_MIN
+        or data.count(b"\x03") + data.count(b"\x04") + data.count(b"\x0f") < depth_max
+    ):
         return
     ends: list[int] = []
     place, end = 4, len(data) - 1

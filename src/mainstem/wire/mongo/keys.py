@@ -121,7 +121,7 @@ def _any(text: str) -> Any:
     value = value_of(bytes.fromhex(text))
     if type(value) is str or isinstance(value, list | Regex):
         raise ValueError("a text has a key of its own, and MongoDB has no ids of the other kinds")
-    # By way of BSON: what that cannot hold (a name with a zero byte, one name twice) is nobody's id.
+    # By way of BSON: what that cannot hold (a name with a zero byte, one name twice) can be no id.
     return decode_document(encode_document({"_id": value}))["_id"]
 
 

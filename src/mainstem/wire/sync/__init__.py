@@ -25,7 +25,6 @@ from mainstem.wire.sync.messages import (
     response_delta,
     split_pieces,
     split_push,
-    varint,
 )
 
 __all__ = [
@@ -65,5 +64,4 @@ __all__ = [
     "split_push",
     "table_name",
     "tables_of",
-    "varint",
 ]

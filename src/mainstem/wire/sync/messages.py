@@ -15,14 +15,13 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from mainstem.model.errors import Invalid
 from mainstem.wire.sync import lakesync_pb2 as pb
+from mainstem.wire.varint import varint
 
 CONTENT_TYPE_PROTOBUF = "application/x-protobuf"
-CONTENT_TYPE_JSON = "application/json"
 
 _RESPONSE_DELTA_TAG = b"\x0a"
 _PUSH_DELTA_TAG = b"\x12"
 _PUSH_DELTA = 0x12
-_SHORT_VARINTS = [bytes([value]) for value in range(0x80)]
 _WIRE_TYPE_VARINT, _WIRE_TYPE_FIXED64, _WIRE_TYPE_BYTES = 0, 1, 2
 _WIRE_TYPE_GROUP = 3
 
@@ -220,18 +219,6 @@ def join_response(encoded: Iterable[bytes], server_hlc: int, has_more: bool = Fa
     """A response of deltas that are encoded already."""
     tail = pb.SyncResponse(server_hlc=server_hlc, has_more=has_more, since_hlc=since_hlc)
     return b"".join([*encoded, tail.SerializeToString()])
-
-
-def varint(value: int) -> bytes:
-    """A Protobuf varint: what stands before each piece of a checkpoint."""
-    if value < len(_SHORT_VARINTS):
-        return _SHORT_VARINTS[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def split_pieces(body: bytes) -> Iterable[bytes]:

@@ -74,7 +74,7 @@ class World:
         join = asked(**options)  # type: ignore[arg-type]
         try:
             ticket = self.join(join)
-            return next(reversed(self.group.members)), ticket
+            return list(self.group.members)[-1], ticket
         except Refused as refused:
             assert refused.reason is Reason.MEMBER_ID_REQUIRED
             member_id = str(refused)

@@ -10,7 +10,7 @@ import pytest
 from mainstem.feeds.groups.classic_values import Join, Protocol
 from mainstem.feeds.groups.coordinator import Coordinator
 from mainstem.feeds.groups.entries import Offset
-from mainstem.feeds.groups.modern import Beat, Topic
+from mainstem.feeds.groups.modern_values import Beat, Topic
 from mainstem.feeds.groups.offsets import PENDING_MAX, Committer, Offsets
 from mainstem.feeds.groups.outbox import Outbox
 from mainstem.feeds.groups.reasons import Reason, Refused

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mainstem.feeds.groups.assignors import ASSIGNORS, Subscribed
 from mainstem.feeds.groups.matching import REGEX_CHARS_MAX, match
-from mainstem.feeds.groups.modern import Beat, GroupState, MemberState, ModernGroup, Told, Topic
+from mainstem.feeds.groups.modern import ModernGroup
+from mainstem.feeds.groups.modern_values import Beat, GroupState, MemberState, Told, Topic
 from mainstem.feeds.groups.reasons import Reason, Refused
 from mainstem.feeds.groups.settings import GroupSettings
 

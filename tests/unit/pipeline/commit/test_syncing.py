@@ -72,7 +72,10 @@ def test_manifests_last_before_a_commit_names_them(bench: Bench, monkeypatch: py
         bench.seal(*(bench.change(f"k{key}", {"n": number}) for key in range(20)))
         bench.catch_up()
     for name in (bench.name("orders"), bench.name("orders").history):
-        metadata, _ = brought_by_head(loaded(bench, name))
+        table = loaded(bench, name)
+        metadata, _ = brought_by_head(table)
+        deletes = table.java.currentSnapshot().addedDeleteFiles(table.java.io())
+        metadata |= _paths([str(each.location()) for each in deletes])
         assert metadata <= notes.before_commit
         assert {path.parent for path in metadata} <= notes.before_commit
 

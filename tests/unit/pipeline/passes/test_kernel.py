@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from mainstem.model import LogPosition, TableName
+from mainstem.model import UNNAMED, Lineage, LogId, LogPosition, Span, TableName
 from mainstem.pipeline.passes.kernel import hash_keys, run_task
 from mainstem.pipeline.passes.plan import (
     CHANGE,
@@ -25,9 +26,11 @@ from mainstem.pipeline.passes.plan import (
 )
 from mainstem.pipeline.plan.evidence import ROWS_SCHEMA
 from mainstem.pipeline.plan.writer import Written, sorted_by_table
+from mainstem.runtime import durable
 from mainstem.tables.evolution import Column
 from mainstem.tables.layout import DEAD_LETTER_COLUMNS, HISTORY_COLUMNS, STATE_COLUMNS
 from mainstem.tables.parquet import writer_options
+from mainstem.tables.since import Since
 from mainstem.tables.types import LONG, STRING, ColumnType, Kind
 
 SCHEMA = to_arrow_schema(ROWS_SCHEMA)
@@ -107,6 +110,35 @@ def split(data: bytes) -> set[bytes]:
 
 def test_no_rows_no_descriptions() -> None:
     assert list(run_task(PassPlan({}, {}, 0), iter([]))) == []
+
+
+def test_files_last_before_the_driver_hears_of_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    sync = durable.sync
+
+    def noted(path: Any) -> None:
+        sync(path)
+        synced.add(str(path))
+
+    monkeypatch.setattr(durable, "sync", noted)
+    rig.change("a", {"n": 1})
+    rig.change("b", {"n": "x"}, error="no")
+    plan = PassPlan({ORDERS: rig.task(dead_letters=rig.part("dead_letters"))}, {}, 0)
+    rows = pa.Table.from_pylist(rig.rows, schema=SCHEMA)
+    described = next(run_task(plan, iter(rows.to_batches())))
+    written = [Path(json.loads(text)["file-path"]) for text in described["file"].to_pylist() if text is not None]
+    assert len(written) == 3
+    assert {str(path) for path in written} | {str(path.parent) for path in written} <= synced
+
+
+def test_a_table_that_is_not_ours_takes_nothing_and_every_change_is_a_dead_letter(rig: Rig) -> None:
+    rig.change("a", {"n": 1})
+    rig.change("b", {"n": 2}, error="its own reason")
+    task = rig.task(state=None, history=None, refusal="not ours", dead_letters=rig.part("dead_letters", 0))
+    written = rig.run(task)[ORDERS]
+    assert not written.state and not written.history
+    found = rows_of(written.dead_letters)
+    assert [(row["_key"], row["_reason"]) for row in found] == [("a", "not ours"), ("b", "its own reason")]
 
 
 def test_the_last_row_of_each_key_and_all_of_the_history(rig: Rig) -> None:
@@ -217,9 +249,43 @@ def test_an_old_row_lacks_a_column_that_came_after_it(rig: Rig) -> None:
     rig.position = 10
     for key in ("a", "b"):
         rig.change(key, {"t": "earlier"}, hlc=2)
-    written = rig.run(rig.task(merges=True, since={"t": LogPosition(7)}, last=LogPosition(12)))[ORDERS]
+    written = rig.run(rig.task(merges=True, since=Since({"t": LogPosition(7)}), last=LogPosition(12)))[ORDERS]
     # The one had a null in it, written at 5; the other had no such column.
     assert values(written) == {"a": (1, "earlier"), "b": (1, None)}
+
+
+def test_positions_of_another_log_do_not_say_which_columns_a_row_lacks(rig: Rig) -> None:
+    """The log was lost, and the new one began at 1 again: positions 4 and 900 are of the one before."""
+    for key, hlc in (("old", 5), ("newer", 25)):
+        rig.change(key, {"n": 1, "t": None}, evidence=OLD_ROW, op="read", position=900, hlc=hlc)
+    rig.position = 10
+    for key in ("old", "newer"):
+        rig.change(key, {"t": "earlier"}, hlc=2)
+    # Written late, with a clock from before the column came: it says itself that it has the column.
+    rig.change("late", {"n": 5, "t": None}, hlc=15)
+    rig.change("new", {"n": 5, "t": None}, hlc=30)
+    since = Since(clocks={"t": 20})
+    written = rig.run(rig.task(merges=True, since=since, last=LogPosition(14)))[ORDERS]
+    assert values(written) == {"old": (1, "earlier"), "newer": (1, None), "late": (5, None), "new": (5, None)}
+    clocks = {row["_key"]: row["_clocks"] for row in rows_of(written.state)}
+    assert json.loads(clocks["late"]) == {"n": [15, "s"], "t": [15, "s"]}
+    assert clocks["new"] is None and clocks["newer"] is None
+    rig.rows = []
+    rig.change("late", {"n": 5, "t": None}, evidence=OLD_ROW, op="read", position=3, hlc=15, clocks=clocks["late"])
+    rig.position = 20
+    rig.change("late", {"t": "older"}, hlc=14)
+    again = rig.run(rig.task(merges=True, since=since, last=LogPosition(21)))[ORDERS]
+    assert values(again) == {"late": (5, None)}
+
+
+def test_a_history_says_of_which_log_its_positions_are(rig: Rig) -> None:
+    for number in range(6):
+        rig.change(f"k{number}", {"n": number, "t": "x"} if number else {"n": "no"})
+    spans = (Span(UNNAMED, LogPosition(1)), Span(LogId("a"), LogPosition(2)), Span(LogId("b"), LogPosition(5)))
+    task = rig.task(lineage=Lineage(spans), dead_letters=rig.part("dead_letters"), columns=(Column("n", LONG, None),))
+    written = rig.run(replace(task, state=None))[ORDERS]
+    assert [row["_log"] for row in rows_of(written.history)] == ["a", "a", "a", "b", "b"]
+    assert [row["_log"] for row in rows_of(written.dead_letters)] == [""]
 
 
 def test_each_partition_has_its_file_and_its_hashes(rig: Rig) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.formats.delta import variant
+from mainstem.formats.delta.values import variant
 from mainstem.pipeline.passes.values import canonical, read_values
 from mainstem.tables.evolution import Column
 from mainstem.tables.types import BOOLEAN, DOUBLE, LONG, STRING, VARIANT, ColumnType, Kind

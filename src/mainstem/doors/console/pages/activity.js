@@ -1,6 +1,6 @@
 // Who sends and reads, and what is being done to the tables.
-import { ago, card, make, number } from "./dom.js";
-import { ask, post, repeat, words } from "./api.js";
+import { ago, card, counted, make, number } from "./dom.js";
+import { ask, may, post, repeat, words } from "./api.js";
 import { List } from "./lists.js";
 import { passList, showErrors } from "./overview.js";
 
@@ -24,7 +24,7 @@ export function activity({ view, signal, onStatus }) {
   const errors = make("ol", { id: "errors", class: "errors" });
   const groupsCard = card("Kafka's consumer groups", { id: "groups-panel", hidden: true }, groups.element);
   view.append(card("Producers and sync clients", { id: "clients-panel", more: clientsNote }, clients.element), groupsCard,
-    card("Spark's micro-batches", { id: "passes-panel", more: passes.note }, passes.list.element), jobs, card("Last errors", { id: "errors-panel" }, errors));
+    card("Spark's passes", { id: "passes-panel", more: passes.note }, passes.list.element), jobs, card("Last errors", { id: "errors-panel" }, errors));
   onStatus((status) => {
     passes.show(status.pipeline);
     const rows = Object.entries(status.groups ?? {}).flatMap(([group, topics]) => Object.entries(topics).map(([topic, lag]) => ({ group, topic, lag })));
@@ -33,7 +33,9 @@ export function activity({ view, signal, onStatus }) {
   });
   repeat(signal, 2000, async () => {
     const found = await ask("/v1/clients");
-    clientsNote.textContent = `${number(found.total)} remembered · ${number(found.cdcConnections)} producers and ${number(found.syncConnections)} sync clients connected`;
+    // Connections are told to tokens without bounds: those of others are among them.
+    const connected = found.cdcConnections === null ? "" : ` · ${counted(found.cdcConnections, "producer")} and ${counted(found.syncConnections, "sync client")} connected`;
+    clientsNote.textContent = `${number(found.total)} remembered${connected}`;
     clients.show(found.clients);
   });
   repeat(signal, 3000, () => showErrors(errors));
@@ -55,15 +57,16 @@ function jobsCard(signal) {
     columns: [
       { head: "Table", cell: (job) => job.table }, { head: "Steps", phone: false, cell: (job) => job.steps.join(", ") },
       { head: "State", cell: (job) => make("span", { class: `pill ${moods[job.state] ?? ""}`, title: job.error ?? "" }, job.state) },
-      { head: "Progress", phone: false, cell: (job) => progress(job.progress) }, { head: "Started", cell: (job) => (job.startedMs ? ago(job.startedMs) : "–") },
+      { head: "Progress", phone: false, cell: (job) => make("span", { class: "wrap" }, progress(job.progress)) }, { head: "Started", cell: (job) => (job.startedMs ? ago(job.startedMs) : "–") },
     ],
   });
   repeat(signal, 2000, async () => {
     try { list.show((await ask("/v1/compaction/jobs")).slice(0, 30)); } catch (error) { list.fail(words(error)); }
   });
-  const buttons = make("span", { class: "buttons end" }, button("Flush", () => post("/flush?timeoutS=30", {}), "everything accepted is in the tables"),
-    button("Look at every table", () => post("/v1/compaction/auto", {}), "what is worth it was queued"));
-  return card("Jobs", { id: "jobs-panel", more: make("span", { class: "buttons end" }, note, buttons) }, list.element);
+  const buttons = make("span", { class: "buttons end" }, note,
+    may("writer") ? button("Flush", () => post("/flush?timeoutS=30", {}), "everything accepted is in the tables") : null,
+    may("admin") ? button("Look at every table", () => post("/v1/compaction/auto", {}), "what is worth it was queued") : null);
+  return card("Jobs", { id: "jobs-panel", more: buttons }, list.element);
 }
 
 const progress = (steps) => Object.entries(steps ?? {}).map(([step, told]) => `${step}: ${Object.entries(told).map(([name, value]) => `${value} ${name}`).join(", ")}`).join("; ") || "–";

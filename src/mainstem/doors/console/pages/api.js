@@ -25,5 +25,9 @@ export function repeat(signal, everyMs, work) {
   turn();
 }
 
+// What the token lets one do, as the server wrote it into the page: a button that it would refuse is not shown.
+const ROLES = ["client", "reader", "writer", "admin"];
+export const may = (role) => ROLES.indexOf(document.body.dataset.role) >= ROLES.indexOf(role);
+
 export const NEEDS_ADMIN = "A token for everything, with the role admin, shows this.";
 export const words = (error) => (error.status === 403 ? NEEDS_ADMIN : error.message);

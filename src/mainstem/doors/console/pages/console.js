@@ -60,7 +60,7 @@ async function showStatus() {
     $("trouble").textContent = error instanceof Refused ? error.message : "The server does not answer. It is asked again every second.";
     return;
   }
-  mark($("state"), MOODS[newest.state] ?? "", newest.state);
+  mark($("state"), newest.lastError && MOODS[newest.state] === "good" ? "warn" : MOODS[newest.state] ?? "", newest.state);
   $("version").textContent = `version ${newest.gateway.version}`;
   $("uptime").textContent = `up ${span(newest.gateway.uptimeS)}`;
   $("trouble").hidden = !newest.lastError;

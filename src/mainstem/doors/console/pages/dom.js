@@ -16,6 +16,8 @@ export function make(tag, attributes = {}, ...children) {
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const number = (value) => (value === null || value === undefined ? "–" : whole.format(value));
 
+export const counted = (value, word) => `${number(value)} ${word}${value === 1 ? "" : "s"}`;
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

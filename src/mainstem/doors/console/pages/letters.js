@@ -15,7 +15,7 @@ export function lettersCard(page, mayWrite) {
       { head: "Key", cell: (letter) => letter.key },
       { head: "Why it did not fit", cell: (letter) => make("span", { class: "wrap" }, letter.reason) },
       { head: "Columns", phone: false, cell: (letter) => make("span", { class: "mono cut", title: JSON.stringify(letter.columns) }, JSON.stringify(letter.columns)) },
-      { head: "Arrived", cell: (letter) => ago(letter.arrivedMs) },
+      { head: "Arrived", phone: false, cell: (letter) => ago(letter.arrivedMs) },
       { head: "", cell: (letter) => (letter.replayed ? make("span", { class: "pill good" }, "replayed")
         : mayWrite ? make("button", { type: "button", class: "small" }, "Mend") : make("span")) },
     ],

@@ -1,6 +1,8 @@
 // Lists that are refreshed again and again. A row is known by its key and stays the element that it is: so focus,
-// a selection of text and whatever is open in it outlive the refresh. Columns never become narrower.
+// a selection of text and whatever is open in it outlive the refresh. Columns become narrower only where there is no room.
 import { make } from "./dom.js";
+
+addEventListener("resize", () => { for (const host of document.querySelectorAll(".scroll")) host.again?.(); });
 
 export class List {
   // columns: [{ head, n (a number), phone: false (left out where there is no room), cell: (item) => text or element }]
@@ -14,6 +16,7 @@ export class List {
     this.body = make("tbody");
     this.table = make("table", { class: "grid", id, "aria-label": label }, make("thead", {}, make("tr", {}, ...heads)), this.body);
     this.element = make("div", { class: "scroll" }, this.table);
+    this.element.again = () => this.#keepWidths();
     this.heads = heads;
   }
 
@@ -34,10 +37,17 @@ export class List {
     }
     for (const [key, row] of this.rows) if (!seen.has(key)) { row.remove(); this.rows.delete(key); }
     this.#showEmpty(seen.size === 0);
-    for (const head of this.heads) {
-      const wide = head.offsetWidth;
-      if (wide > (head.kept ?? 0)) { head.kept = wide; head.style.minWidth = `${wide}px`; }
-    }
+    this.#keepWidths();
+  }
+
+  #keepWidths() {
+    const room = this.element.clientWidth;
+    // Another room, or no room for all that was kept: the browser shares it out anew.
+    if (room !== this.room || this.table.offsetWidth > room) for (const head of this.heads) head.style.minWidth = "";
+    this.room = room;
+    // All are read before one is set: setting one makes the others narrower.
+    const widths = this.heads.map((head) => head.getBoundingClientRect().width);
+    this.heads.forEach((head, n) => { head.style.minWidth = `${widths[n]}px`; });
   }
 
   fail(message) {

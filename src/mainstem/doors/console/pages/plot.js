@@ -9,6 +9,9 @@ function element(name, attributes, text) {
   return made;
 }
 
+// Text would be squeezed with the rest where a window changes its width, or a phone is turned.
+addEventListener("resize", () => { for (const host of document.querySelectorAll(".chart")) host.again?.(); });
+
 // Three to six round numbers that hold the range.
 function ticks(low, high) {
   if (!(high > low)) high = low + 1;
@@ -27,6 +30,12 @@ function short(value) {
     if (size >= unit) return `${+(value / unit).toPrecision(3)}${name}`;
   }
   return `${+value.toPrecision(3)}`;
+}
+
+// Exact enough to tell it from the next one, `step` away: 1990 and 1995 are both 1.99k in short.
+function exact(value, step) {
+  const digits = Math.max(0, -Math.floor(Math.log10(step)));
+  return Math.abs(value) < 1e6 && digits < 7 ? value.toFixed(digits) : `${+value.toPrecision(10)}`;
 }
 
 // A time, as exact as the range needs.
@@ -67,6 +76,7 @@ function path(points) {
 
 // Lines over time: series of {name, values}, all at the same `times` (seconds).
 export function overTime(host, times, series) {
+  host.again = () => overTime(host, times, series);
   const every = series.flatMap((one) => one.values).filter((value) => value !== null);
   const f = frame(host, 0, Math.max(1, ...every));
   const first = times[0] ?? 0;
@@ -93,14 +103,15 @@ export function overTime(host, times, series) {
 
 // A result. `across` are times, numbers or texts, as their column's type says: a text is never taken for a year.
 export function ofResult(host, kind, across, up, type) {
+  host.again = () => ofResult(host, kind, across, up, type);
   const value = (given) => (given === null || given === "" ? null : Number.isFinite(Number(given)) ? Number(given) : null);
   const values = up.map(value);
   const known = values.filter((each) => each !== null);
-  if (!known.length) { host.replaceChildren(); return; }
+  if (!known.length) { nothing(host, "Nothing to plot: every value is null."); return; }
   const isText = kind === "bar" || type === "text";
   const places = across.map((given, n) => (isText ? n : given === null ? null : type === "time" ? Date.parse(/[Zz]|[+-]\d\d:?\d\d$/.test(given) ? given : `${given}${given.length > 10 ? "Z" : "T00:00:00Z"}`) : value(given)));
   const order = places.map((_, n) => n).filter((n) => places[n] !== null);
-  if (!order.length) { host.replaceChildren(); return; }
+  if (!order.length) { nothing(host, "Nothing to plot: every place is null."); return; }
   if (!isText) order.sort((one, other) => places[one] - places[other]);
   const f = frame(host, Math.min(0, ...known), Math.max(0, ...known));
   const low = Math.min(...order.map((n) => places[n]));
@@ -109,7 +120,9 @@ export function ofResult(host, kind, across, up, type) {
   const x = (n) => (isText ? f.left + slot * (n + 0.5) : high > low ? f.left + ((places[n] - low) / (high - low)) * (f.right - f.left) : (f.left + f.right) / 2);
   if (kind === "line") {
     for (const points of runs(order.map((n) => (values[n] === null ? null : [x(n), f.y(values[n])])))) {
-      f.svg.append(element("path", { class: "line a", d: path(points) }));
+      // A point alone between two gaps is no line.
+      const [[px, py]] = points;
+      f.svg.append(points.length > 1 ? element("path", { class: "line a", d: path(points) }) : element("circle", { class: "mark a", cx: px, cy: py, r: 2 }));
     }
   }
   for (const n of order) {
@@ -118,14 +131,32 @@ export function ofResult(host, kind, across, up, type) {
     mark.append(element("title", {}, `${across[n]}: ${values[n]}`));
     f.svg.append(mark);
   }
-  const shown = Math.max(1, Math.ceil(order.length / Math.max(1, Math.floor((f.right - f.left) / 90))));
-  for (let at = 0; at < order.length; at += shown) {
-    const n = order[at];
-    const text = isText ? String(across[n] ?? "null") : type === "time" ? moment(places[n], high - low) : short(places[n]);
-    const anchor = isText || (x(n) > f.left + 30 && x(n) < f.right - 30) ? "middle" : x(n) < f.left + 30 ? "start" : "end";
-    f.svg.append(element("text", { x: x(n), y: f.height - 4, "text-anchor": anchor }, text.length > 14 ? `${text.slice(0, 13)}…` : text));
-  }
+  const isNumber = !isText && type !== "time";
+  const marks = isNumber ? ticks(low, high).filter((each) => each >= low && each <= high) : [];
+  // Round numbers, as long as two of them fit in the range.
+  if (marks.length > 1) label(f, marks.map((mark) => [f.left + ((mark - low) / (high - low)) * (f.right - f.left), exact(mark, marks[1] - marks[0])]));
+  else label(f, order.map((n) => [x(n), isText ? String(across[n] ?? "null") : isNumber ? String(across[n]) : moment(places[n], high - low)]));
   host.replaceChildren(f.svg);
+}
+
+// Labels below, each at its place and inside of the frame; one that would touch the one before it is left out.
+function label(f, labels) {
+  let end = -Infinity;
+  for (const [at, full] of labels) {
+    const text = full.length > 14 ? `${full.slice(0, 13)}…` : full;
+    const half = text.length * 3.3;
+    const middle = Math.max(f.left + half - 14, Math.min(f.right - half, at));
+    if (middle - half < end + 12) continue;
+    f.svg.append(element("text", { x: middle, y: f.height - 4, "text-anchor": "middle" }, text));
+    end = middle + half;
+  }
+}
+
+function nothing(host, words) {
+  const said = document.createElement("p");
+  said.className = "empty";
+  said.textContent = words;
+  host.replaceChildren(said);
 }
 
 function barAt(f, x, slot, value) {

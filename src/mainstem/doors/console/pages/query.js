@@ -1,6 +1,6 @@
 // The query editor: colours, completion, history, results as a table, a plot where it is asked for or obviously right,
 // exports, and errors at their place.
-import { card, make, number } from "./dom.js";
+import { card, counted, make, number } from "./dom.js";
 import { ask } from "./api.js";
 import { completions, placeOf, tokens, wordBefore } from "./sql.js";
 import { grid, isNumeric, isTime } from "./result.js";
@@ -48,7 +48,7 @@ export function query({ view }) {
   editor.onrun = submit;
   const form = make("form", { id: "query", onsubmit: (event) => { event.preventDefault(); submit(); } }, editor.element,
     make("div", { class: "row" }, run, make("label", {}, "Freshness ", freshness), make("label", {}, "Rows ", limit), history.element, note));
-  view.append(card("Query", { id: "query-panel", more: make("span", { class: "note" }, "read-only SQL · ", make("kbd", {}, "Ctrl"), " ", make("kbd", {}, "Enter"), " runs it · ", make("kbd", {}, "Tab"), " completes") }, form, wrong, results.element));
+  view.append(card("Query", { id: "query-panel", more: make("span", { class: "note wide" }, "read-only SQL · ", make("kbd", {}, "Ctrl"), " ", make("kbd", {}, "Enter"), " runs it · ", make("kbd", {}, "Tab"), " completes") }, form, wrong, results.element));
   const given = new URLSearchParams(location.search).get("sql");
   editor.set(given ?? "SELECT 1 AS one");
   ask("/v1/overview?limit=1000").then((found) => { editor.tables = found.tables; }, () => {});
@@ -61,7 +61,7 @@ function select(id, values, chosen) {
 
 function summary({ rows, truncated, stats }) {
   const snapshots = (stats.snapshots ?? []).map((each) => (each.position ? `${each.table} at ${number(each.position)}` : each.table)).join(", ");
-  return `${number(rows.length)} rows${truncated ? " (there are more)" : ""} · ${Math.round(stats.elapsedMs ?? stats.elapsed_ms)} ms · ${stats.engine}${snapshots ? ` · ${snapshots}` : ""}`;
+  return `${counted(rows.length, "row")}${truncated ? " (there are more)" : ""} · ${Math.round(stats.elapsedMs ?? stats.elapsed_ms)} ms · ${stats.engine}${snapshots ? ` · ${snapshots}` : ""}`;
 }
 
 // A textarea over its own text in colours. The textarea is what is typed into, read aloud and selected.
@@ -111,6 +111,32 @@ class Editor {
   showChoices() {
     this.list.hidden = !this.choices.length;
     this.list.replaceChildren(...this.choices.map((each, n) => make("li", { role: "option", "aria-selected": String(n === this.chosen) }, each.text, " ", make("small", {}, each.kind))));
+    if (this.choices.length) this.place();
+  }
+
+  // Below the line that is typed, or above it where there is more room: never over it, and never outside of the editor.
+  place() {
+    const frame = this.element.getBoundingClientRect();
+    const line = this.caret();
+    const [above, below] = [line.top - frame.top - 6, frame.bottom - line.bottom - 6];
+    const isBelow = below >= Math.min(above, 90);
+    this.list.style.maxHeight = `${isBelow ? below : above}px`;
+    this.list.style.top = isBelow ? `${line.bottom - frame.top + 3}px` : "";
+    this.list.style.bottom = isBelow ? "" : `${frame.bottom - line.top + 3}px`;
+    this.list.style.left = `${Math.max(4, Math.min(line.left - frame.left, frame.width - this.list.offsetWidth - 4))}px`;
+  }
+
+  // Where the word that is typed begins, by the coloured text behind the field.
+  caret() {
+    const range = document.createRange();
+    const walk = document.createTreeWalker(this.colours, NodeFilter.SHOW_TEXT);
+    let left = this.area.selectionStart - this.word.length;
+    let node = walk.nextNode();
+    for (; node && left >= node.length; node = walk.nextNode()) left -= node.length;
+    if (!node) return this.colours.getBoundingClientRect();
+    range.setStart(node, left);
+    range.setEnd(node, left + 1);
+    return range.getBoundingClientRect();
   }
 
   close() { this.choices = []; this.showChoices(); }

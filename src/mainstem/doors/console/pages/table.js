@@ -1,7 +1,7 @@
 // One table: what it is, how fresh, its snapshots with a way back, its partitions and files, some rows, the changes of
 // one key, and what did not fit.
-import { ago, bytes, card, literal, make, number, quoted, signed, span } from "./dom.js";
-import { ask, post, repeat, tablePath, words } from "./api.js";
+import { ago, bytes, card, counted, literal, make, number, quoted, signed, span } from "./dom.js";
+import { ask, may, post, repeat, tablePath, words } from "./api.js";
 import { List } from "./lists.js";
 import { lettersCard } from "./letters.js";
 import { grid } from "./result.js";
@@ -40,8 +40,8 @@ function build(page, head, rest, detail) {
   const isState = !page.name.endsWith("_history") && !page.name.endsWith("_dead_letters");
   head.append(
     make("a", { class: "button", href: `/console/query?sql=${encodeURIComponent(`SELECT *\nFROM ${quoted(page.name)}\nLIMIT 100`)}` }, "Query it"),
-    action("Flush", "Carry everything accepted so far into the tables", () => post("/flush?timeoutS=30", {}), "flushed"),
-    action("Compact", "Rewrite small files, and fold deletes in", () => compact(page.name), "compaction queued"),
+    may("writer") ? action("Flush", "Carry everything accepted so far into the tables", () => post("/flush?timeoutS=30", {}), "flushed") : "",
+    may("admin") ? action("Compact", "Rewrite small files, and fold deletes in", () => compact(page.name), "compaction queued") : "",
     make("span", { class: "note", role: "status", id: "action-note" }));
   const schema = schemaCard(detail);
   const snapshots = snapshotsCard(page, detail);
@@ -83,8 +83,8 @@ function showFacts(host, { view, freshness }) {
   const facts = [
     fact("Rows", number(newest ? newest.rows : 0), "", `${view.format === "delta" ? "Delta" : "Iceberg"} v${view.formatVersion}`),
     fact("Behind", freshness.behindS < 10 ? freshness.behindS.toFixed(1) : number(freshness.behindS), "s", freshness.lagChanges ? `${number(freshness.lagChanges)} changes wait` : "holds every sealed change"),
-    fact("Size", size, unit, `${number(newest?.dataFiles ?? 0)} data files${deletes}`),
-    fact("Last commit", freshness.lastCommitMs ? span((Date.now() - freshness.lastCommitMs) / 1000) : "never", freshness.lastCommitMs ? "ago" : "", `${number(view.snapshotCount)} snapshots`),
+    fact("Size", size, unit, `${counted(newest?.dataFiles ?? 0, "data file")}${deletes}`),
+    fact("Last commit", freshness.lastCommitMs ? span((Date.now() - freshness.lastCommitMs) / 1000) : "never", freshness.lastCommitMs ? "ago" : "", counted(view.snapshotCount, view.format === "delta" ? "version" : "snapshot")),
   ];
   facts.forEach((made, n) => {
     const old = host.children[n];
@@ -120,7 +120,7 @@ function snapshotsCard(page, detail) {
   };
   const buttons = (each, isCurrent) => make("span", { class: "buttons" },
     make("button", { type: "button", class: "small", "data-do": "diff" }, "Compare"),
-    !isDelta && detail.mayWrite && !isCurrent ? make("button", { type: "button", class: "small", "data-do": "rollback" }, "Roll back to it") : null);
+    !isDelta && detail.mayWrite && !isCurrent ? make("button", { type: "button", class: "small", "data-do": "rollback", title: "Put the table back to this snapshot" }, "Roll back") : null);
   const list = new List({
     id: "snapshots", label: "Snapshots", key: (each) => each.snapshotId, empty: "No snapshot yet.",
     columns: [
@@ -219,7 +219,7 @@ function filesCard(page) {
 }
 
 function rowsCard(page) {
-  const host = make("div", { class: "scroll" });
+  const host = make("div", { class: "scroll result" });
   const load = async () => {
     try {
       host.replaceChildren(grid(await post("/v1/query", { sql: `SELECT * FROM ${quoted(page.name)} LIMIT ${SAMPLE_ROWS}`, format: "json", timeoutMs: 20000 })));
@@ -230,8 +230,8 @@ function rowsCard(page) {
 }
 
 function changesCard(page, history) {
-  const host = make("div", { class: "scroll" });
-  const key = make("input", { type: "search", placeholder: "Key (empty: the latest of all)", "aria-label": "Key" });
+  const host = make("div", { class: "scroll result" });
+  const key = make("input", { type: "search", placeholder: "Key, or nothing for all", "aria-label": "Key" });
   const load = async () => {
     const only = key.value ? ` WHERE _key = ${literal(key.value)}` : "";
     const sql = `SELECT _time AS arrived, _op AS operation, _key AS "key", _columns AS columns, _source AS source, _position AS position FROM ${quoted(history)}${only} ORDER BY _position DESC LIMIT ${CHANGES_SHOWN}`;

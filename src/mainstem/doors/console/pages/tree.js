@@ -8,7 +8,7 @@ let told = "";
 export async function showTree(host) {
   const found = await ask("/v1/overview?limit=1000");
   const wanted = $("tree-filter").value.trim().toLowerCase();
-  const names = found.tables.map((table) => [table.table, table.current?.rows, table.error]);
+  const names = found.tables.map((table) => [table.table, table.current ? table.current.rows : 0, table.error]);
   const now = JSON.stringify([names, wanted, location.pathname]);
   host.dispatchEvent(new CustomEvent("tables", { detail: found }));
   if (now === told) return;
@@ -24,7 +24,7 @@ export async function showTree(host) {
   const folded = new Set([...host.querySelectorAll("details:not([open])")].map((each) => each.dataset.space));
   const focused = document.activeElement?.closest?.("#tree a")?.getAttribute("href");
   host.replaceChildren(...[...byNamespace].map(([space, tables]) => make("details", { open: !folded.has(space), "data-space": space },
-    make("summary", {}, space, " ", make("small", {}, number(tables.length))),
+    make("summary", { title: space }, make("span", {}, space), " ", make("small", {}, number(tables.length))),
     make("ul", {}, ...tables.map(([name, short, rows, error]) => {
       const href = `/console/tables/${encodeURIComponent(name)}`;
       const own = SUFFIXES.some((suffix) => short.endsWith(suffix)) ? "own" : "";

@@ -75,7 +75,11 @@ async def server_status(call: Call) -> Reply:
             "totalCreated": door.connections_made,
         },
         "opcounters": opcounters,
-        "metrics": {"cursor": {"open": {"total": len(door.cursors)}}},
+        "metrics": {
+            "cursor": {"open": {"total": len(door.cursors)}},
+            # How often a table answered for a collection, by the engine that read it.
+            "pushDown": dict(door.documents.tables.answered),
+        },
         "logicalSessionRecordCache": {"activeSessionsCount": len(door.sessions)},
         "storageEngine": {"name": "delta", "supportsCommittedReads": True, "persistent": True},
         "repl": {"setName": "mainstem", "isWritablePrimary": True, "primary": call.connection.address},
@@ -147,25 +151,6 @@ async def fsync(call: Call) -> Reply:
     if call.flag("lock"):
         raise CommandFailed(238, "fsync with a lock is not supported")
     return {"numFiles": 1}
-
-
-@command("usersInfo", "showCredentials", "showPrivileges", "filter", "showCustomData", role=Role.ADMIN)
-async def users_info(call: Call) -> Reply:
-    """Users are a part of the configuration."""
-    wanted = call.body["usersInfo"]
-    names = call.door.users.names()
-    if isinstance(wanted, str):
-        names = [name for name in names if name == wanted]
-    elif isinstance(wanted, dict) and "user" in wanted:
-        names = [name for name in names if name == wanted["user"]]
-    same = {"db": "admin", "roles": [], "mechanisms": ["SCRAM-SHA-256"]}
-    return {"users": [{"_id": f"admin.{name}", "user": name, **same} for name in names]}
-
-
-@command("createUser", "pwd", "roles", "customData", "mechanisms", "digestPassword", role=Role.ADMIN)
-async def create_user(call: Call) -> Reply:
-    """Refused by name: users are declared in the configuration."""
-    raise CommandFailed(238, "users are declared in the configuration: see `mainstem password`")
 
 
 @command("listCommands", role=None)

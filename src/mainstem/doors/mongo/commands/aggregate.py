@@ -14,20 +14,18 @@ from mainstem.documents import compile_pipeline, matcher, parse_filter
 from mainstem.documents.aggregation import Namespace, Pipeline, Run
 from mainstem.documents.aggregation.running import Spill
 from mainstem.documents.aggregation.sinks import Merge, Out
-from mainstem.documents.ast import EVERYTHING
-from mainstem.documents.update import apply_update
-from mainstem.documents.values import date_of_ms
+from mainstem.documents.updates.update import apply_update
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.collections import empty
 from mainstem.doors.mongo.commands.reads import (
+    apart,
     change_reply,
     check_collation,
     collection_of,
-    count_all,
     first_batch,
     view_of,
 )
-from mainstem.doors.mongo.cursors import fitting
+from mainstem.doors.mongo.cursors import ROWS_BYTES, SNAPSHOT_BYTES, STREAM_BYTES, every, fitting, nothing
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.doors.mongo.server import hlc_of
 from mainstem.feeds.documents.access import choose
@@ -35,7 +33,7 @@ from mainstem.feeds.documents.checks import encode_checked, with_id
 from mainstem.feeds.documents.pushing import ANSWER_S_MAX, Answer, answer, plan
 from mainstem.feeds.documents.reading import View
 from mainstem.feeds.documents.service import Documents
-from mainstem.feeds.documents.spilling import Found, SpilledDocuments
+from mainstem.feeds.documents.spilling import Found, SpilledDocuments, Spool
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.streams import ChangeStream, Place, StreamOptions, kept_since, parse_token
 from mainstem.feeds.documents.writing import Change, Unit
@@ -87,9 +85,7 @@ async def aggregate(call: Call) -> Reply:
     name = target if isinstance(target, str) else None
     if name is None and target != 1:
         raise CommandFailed(73, "aggregate takes a collection's name, or 1")
-    let = call.document("let")
-    scope = {"NOW": date_of_ms(call.door.clock.now_ms()), **_values(let)}
-    pipeline = compile_pipeline(stages, frozenset(scope))
+    pipeline = compile_pipeline(stages, frozenset(call.scope()))
     if pipeline.source is not None and "$changeStream" in pipeline.source:
         return await _change_stream(call, name, pipeline)
     if name is not None:
@@ -100,7 +96,7 @@ async def aggregate(call: Call) -> Reply:
     if isinstance(pipeline.sink, Out | Merge) and call.transaction is not None:
         raise CommandFailed(263, "$out and $merge cannot run in a transaction")
     namespace = f"{call.database}.{name}" if name is not None else f"{call.database}.$cmd.aggregate"
-    source, close = await _run(call, name, pipeline, scope)
+    source, close = await _run(call, name, pipeline)
     if pipeline.sink is not None:
         try:
             await _sink(call, pipeline.sink, source)
@@ -110,6 +106,7 @@ async def aggregate(call: Call) -> Reply:
     encoded = (None if each is None else _encoded(each) for each in source)
     cursor = call.door.cursors.make(namespace, encoded)
     cursor.close = close
+    cursor.held_bytes = lambda: ROWS_BYTES if close is nothing else SNAPSHOT_BYTES
     try:
         reply = await first_batch(call, cursor, size=call.document("cursor").get("batchSize"))
     except BaseException:
@@ -120,22 +117,13 @@ async def aggregate(call: Call) -> Reply:
     return reply
 
 
-def _values(let: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a command: expressions without a document."""
-    if not let:
-        return {}
-    return dict(next(compile_pipeline([{"$replaceWith": dict(let)}]).run([{}])))
-
-
 def _encoded(document: Mapping[str, Any]) -> bytes:
     return bytes(document.raw) if isinstance(document, RawBSONDocument) else encode_document(document)
 
 
-async def _run(
-    call: Call, name: str | None, pipeline: Pipeline, scope: dict[str, Any]
-) -> tuple[Iterator[Mapping[str, Any] | None], Any]:
+async def _run(call: Call, name: str | None, pipeline: Pipeline) -> tuple[Iterator[Mapping[str, Any] | None], Any]:
     """The documents of a pipeline, and what to call when nobody wants more of them."""
-    documents = call.door.documents
+    documents, scope = call.door.documents, call.scope()
     known: dict[tuple[str, str], Collection] = {}
     for other in pipeline.reads:
         opened = await documents.open(other.database or call.database, other.name)
@@ -143,16 +131,16 @@ async def _run(
             known[opened.database, opened.name] = opened
     collection = None if name is None else await collection_of(call, name)
     if pipeline.source is not None:
-        given = _stated(call, pipeline.source, collection, name)
-        return pipeline.run(given, Run(scope)), lambda: None
+        given = await _stated(call, pipeline.source, collection, name)
+        return pipeline.run(given, Run(scope)), nothing
     if counted := await _counted(call, pipeline, collection):
-        return iter([counted]), lambda: None
+        return iter([counted]), nothing
     size = 0 if collection is None or not collection.number else documents.state.last_place(collection)
     answered = await _answered(call, pipeline, collection)
     if call.transaction is not None or (size <= INLINE_DOCUMENTS_MAX and not pipeline.reads):
         view = view_of(call)
         run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
-        return _ticking(pipeline.run(_input(call, view, collection, pipeline), run)), lambda: None
+        return _ticking(pipeline.run(_input(call, view, collection, pipeline), run)), nothing
     # Large: in a thread, on a snapshot of its own, so that others are answered meanwhile.
     db = documents.state.snapshot()
     view = View(documents.state, db)
@@ -177,7 +165,7 @@ async def _answered(call: Call, pipeline: Pipeline, collection: Collection | Non
     if call.transaction is not None or collection is None or not pipeline.needs_collection or call.body.get("hint"):
         return None
     documents = call.door.documents
-    chosen = await plan(documents, collection, pipeline.stages)
+    chosen = await plan(documents, collection, pipeline.stages, call.parsed(pipeline.filter))
     if chosen.pushed is None:
         return None
     left_s = ANSWER_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
@@ -187,7 +175,7 @@ async def _answered(call: Call, pipeline: Pipeline, collection: Collection | Non
 def _input(call: Call, view: View, collection: Collection | None, pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     if collection is None or not pipeline.needs_collection:
         return iter(())
-    node = parse_filter(pipeline.filter) if pipeline.filter else EVERYTHING
+    node = call.parsed(pipeline.filter)
     access = choose(collection, node, None, call.body.get("hint"))
     return (each.decoded() for each in view.find(collection, node, access) if each is not None)
 
@@ -220,11 +208,11 @@ async def _counted(call: Call, pipeline: Pipeline, collection: Collection | None
     group = stages[0].get("$group") if len(stages) == 1 else None
     if group not in ({"_id": 1, "n": {"$sum": 1}}, {"_id": None, "n": {"$sum": 1}}):
         return None
-    count = await count_all(call, collection)
+    count = await apart(call, collection, call.door.documents.state.count)
     return {"_id": group["_id"], "n": count} if count else None
 
 
-def _stated(
+async def _stated(
     call: Call, source: Mapping[str, Any], collection: Collection | None, name: str | None
 ) -> Iterator[Mapping[str, Any]]:
     """The documents of stages that tell of the server: `$collStats`, `$indexStats`, `$currentOp`."""
@@ -242,9 +230,10 @@ def _stated(
     stated: dict[str, Any] = {"ns": collection.namespace, "host": call.connection.address}
     asked = source["$collStats"]
     if "count" in asked:
-        stated["count"] = state.count(collection)
+        stated["count"] = await apart(call, collection, state.count)
     if "storageStats" in asked:
-        size, count = state.size_bytes(collection), state.count(collection)
+        size = await apart(call, collection, state.size_bytes)
+        count = await apart(call, collection, state.count)
         indexes = len(collection.indexes) + 1
         stated["storageStats"] = {"size": size, "count": count, "storageSize": size, "nindexes": indexes}
     return iter([stated])
@@ -257,20 +246,31 @@ async def _sink(call: Call, sink: Out | Merge, documents: Iterator[Mapping[str, 
     database, name = sink.into.database or call.database, sink.into.name
     if not call.principal.has(Role.WRITER) or not call.principal.may_write(table_of(database, name)):
         raise CommandFailed(13, f"not authorized on {database} to execute command aggregate")
-    results = [each for each in documents if each is not None]
     await call.door.documents.open(database, name)
+    # All of them before the first is written: they may come from the collection that they go to.
+    spool = Spool(call.door.documents.state.folder)
+    try:
+        async for document in every(documents, call.deadline_s):
+            spool.add(encode_checked(document))
+        await _write(call, sink, database, name, spool)
+    finally:
+        spool.close()
+
+
+async def _write(call: Call, sink: Out | Merge, database: str, name: str, spool: Spool) -> None:
     unit = call.unit()
     if isinstance(sink, Out):
         existing = unit.find_collection(database, name)
         if existing is not None:
             await empty(call, unit, existing)
-        for document in results:
+    async for raw in every(spool.documents()):
+        document = decode_document(raw)
+        if isinstance(sink, Out):
             await _insert(unit, database, name, document)
-    else:
-        for document in results:
+        else:
             await _merge(call, unit, sink, database, name, document)
-            if unit.draft.is_full:
-                await unit.flush()
+        if unit.draft.is_full:
+            await unit.flush()
     await unit.attempt(lambda: unit.ensure_collection(database, name))
     await unit.flush()
 
@@ -408,7 +408,8 @@ async def _change_stream(call: Call, name: str | None, pipeline: Pipeline) -> Re
     told: dict[str, Any] = {"_id": stream.token()}
 
     cursor.wait, cursor.close, cursor.token = wait, stream.close, resume
-    cursor.session, cursor.principal = call.session, principal.sub
+    cursor.session, cursor.principal = call.session, principal
+    cursor.held_bytes = lambda: STREAM_BYTES + sum(map(len, cursor.left_over))
     try:
         size = call.document("cursor").get("batchSize")
         ready = await wait(0.0, 101 if size is None else max(size, 0)) if size != 0 else []

@@ -6,14 +6,15 @@ from typing import Any
 from bson.int64 import Int64
 
 from mainstem.admission import Role
-from mainstem.documents import matcher, parse_filter
-from mainstem.documents.ast import EVERYTHING
+from mainstem.documents import matcher
+from mainstem.documents.filters.ast import EVERYTHING
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.indexes import _ID_INDEX
-from mainstem.doors.mongo.commands.reads import check_collation, first_batch
+from mainstem.doors.mongo.commands.reads import apart, check_collation, first_batch
 from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.feeds.documents.checks import check_name
+from mainstem.feeds.documents.indexes import parse_index
 from mainstem.feeds.documents.spilling import Found
 from mainstem.feeds.documents.state import Collection
 from mainstem.feeds.documents.writing import Unit
@@ -87,8 +88,6 @@ async def coll_mod(call: Call) -> Reply:
     """Change a collection's options."""
     name = call.collection()
     call.may_write(name)
-    if "index" in call.body:
-        raise CommandFailed(238, "collMod of an index is not supported: drop it and make it again")
     check_options(call.body)
     documents = call.door.documents
     unit = call.unit()
@@ -99,9 +98,33 @@ async def coll_mod(call: Call) -> Reply:
     kept = (*_VALIDATION, "changeStreamPreAndPostImages")
     options = {**collection.options, **{each: call.body[each] for each in kept if each in call.body}}
     document = {**collection.document, "options": options}
+    reply = _changed_index(document, call.document("index")) if "index" in call.body else {}
     await unit.attempt(lambda: unit.describe(call.database, name, document))
     await unit.flush()
-    return {}
+    return reply
+
+
+def _changed_index(document: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Let documents of a TTL index live for another time."""
+    if unknown := asked.keys() - {"name", "keyPattern", "expireAfterSeconds"}:
+        raise CommandFailed(238, f"collMod changes 'expireAfterSeconds' of an index. got={sorted(unknown)}")
+    if "expireAfterSeconds" not in asked or ("name" in asked) == ("keyPattern" in asked):
+        raise CommandFailed(72, "collMod of an index takes expireAfterSeconds, and name or keyPattern")
+    place = "name" if "name" in asked else "key"
+    wanted = asked.get("name", asked.get("keyPattern"))
+    indexes = [dict(each) for each in document["indexes"]]
+    found = next((each for each in indexes if each[place] == wanted), None)
+    if found is None:
+        raise CommandFailed(27, f"cannot find index {wanted} for ns {document['_id']}")
+    before = found.get("expireAfterSeconds")
+    found["expireAfterSeconds"] = asked["expireAfterSeconds"]
+    number = found.pop("number")
+    # Refuses a time that is none, and an index of several fields.
+    parse_index(found, number)
+    found["number"] = number
+    document["indexes"] = indexes
+    old = {} if before is None else {"expireAfterSeconds_old": Int64(before)}
+    return {**old, "expireAfterSeconds_new": Int64(asked["expireAfterSeconds"])}
 
 
 async def empty(call: Call, unit: Unit, collection: Collection) -> None:
@@ -191,7 +214,7 @@ async def rename_collection(call: Call) -> Reply:
 @command("listCollections", "filter", "nameOnly", "authorizedCollections", "cursor")
 async def list_collections(call: Call) -> Reply:
     """The collections of a database."""
-    passes = matcher(parse_filter(call.document("filter")))
+    passes = matcher(call.filter("filter"))
     listed = []
     for database, name in call.door.documents.listed(call.database):
         if not call.sees(table_of(database, name)):
@@ -213,13 +236,13 @@ async def list_collections(call: Call) -> Reply:
 @command("listDatabases", "filter", "nameOnly", "authorizedDatabases", admin_only=True)
 async def list_databases(call: Call) -> Reply:
     """The databases."""
-    passes = matcher(parse_filter(call.document("filter")))
+    passes = matcher(call.filter("filter"))
     state = call.door.documents.state
     sizes: dict[str, int] = {}
     for database, name in call.door.documents.listed():
         if call.sees(table_of(database, name)):
             known = None if call.flag("nameOnly") else state.find(database, name)
-            size = 0 if known is None else state.size_bytes(known)
+            size = 0 if known is None else await apart(call, known, state.size_bytes)
             sizes[database] = sizes.get(database, 0) + size
     if call.flag("nameOnly"):
         return {"databases": [{"name": name} for name in sorted(sizes) if passes({"name": name})]}
@@ -237,8 +260,8 @@ async def coll_stats(call: Call) -> Reply:
     scale = call.number("scale", 1) or 1
     collection = await call.door.documents.open(call.database, name)
     state = call.door.documents.state
-    count = 0 if collection is None else state.count(collection)
-    size = 0 if collection is None else state.size_bytes(collection)
+    count = 0 if collection is None else await apart(call, collection, state.count)
+    size = 0 if collection is None else await apart(call, collection, state.size_bytes)
     indexes = ["_id_", *([] if collection is None else [each.index.name for each in collection.indexes])]
     return {
         "ns": f"{call.database}.{name}",
@@ -262,8 +285,8 @@ async def db_stats(call: Call) -> Reply:
     state = call.door.documents.state
     known = [state.find(*place) for place in call.door.documents.listed(call.database) if call.sees(table_of(*place))]
     present = [each for each in known if each is not None]
-    objects = sum(state.count(each) for each in present)
-    size = sum(state.size_bytes(each) for each in present)
+    objects = sum([await apart(call, each, state.count) for each in present])
+    size = sum([await apart(call, each, state.size_bytes) for each in present])
     return {
         "db": call.database,
         "collections": len(known),

@@ -47,7 +47,7 @@ async def hello(call: Call) -> Reply:
     if isinstance(body.get("client"), dict):
         connection.client = body["client"]
     offered = [name for name in body.get("compression") or () if name in NAMES]
-    address = door.settings.advertise or connection.address
+    address = connection.told or door.settings.advertise or connection.address
     now = dt.datetime.now(dt.UTC)
     last = {"ts": timestamp_of(door.documents.hlc), "t": Int64(1)}
     reply: dict[str, Any] = {
@@ -84,7 +84,7 @@ async def hello(call: Call) -> Reply:
     if "saslSupportedMechs" in body:
         reply["saslSupportedMechs"] = [str(Mechanism.SHA_256)]
     begun = body.get("speculativeAuthenticate")
-    if isinstance(begun, dict) and door.asks_for_login and begun.get("mechanism") == Mechanism.SHA_256:
+    if isinstance(begun, dict) and door.users and begun.get("mechanism") == Mechanism.SHA_256:
         reply["speculativeAuthenticate"] = _begin(call, begun)
     return reply
 
@@ -108,7 +108,7 @@ def _payload(body: Any) -> bytes:
 @command("saslStart", "mechanism", "payload", "options", "autoAuthorize", "db", role=None)
 async def sasl_start(call: Call) -> Reply:
     """Begin to log in."""
-    if not call.door.asks_for_login:
+    if not call.door.users:
         raise CommandFailed(18, "Authentication failed.")
     return _begin(call, call.body)
 
@@ -127,7 +127,7 @@ async def sasl_continue(call: Call) -> Reply:
     answer = exchange.step(payload)
     done = exchange.state is State.DONE
     if done:
-        connection.principal = call.door.users.principal(exchange.user)
+        connection.log_in(call.door.users.proven(exchange))
         connection.exchange = None
     return {"conversationId": 1, "done": done, "payload": Binary(answer)}
 
@@ -135,8 +135,7 @@ async def sasl_continue(call: Call) -> Reply:
 @command("logout", role=None)
 async def logout(call: Call) -> Reply:
     """Be nobody again."""
-    if call.door.asks_for_login:
-        call.connection.principal = None
+    call.connection.log_out()
     return {}
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainstem.admission import Role
-from mainstem.documents import matcher, parse_filter, parse_projection
+from mainstem.documents import matcher, parse_projection
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.reads import check_collation, check_sort
-from mainstem.doors.mongo.commands.writes import answered, changer, check_let, unit_of, upsert
+from mainstem.doors.mongo.commands.writes import answered, changer, unit_of, upsert
 from mainstem.doors.mongo.cursors import every
 from mainstem.doors.mongo.errors import CommandFailed
 from mainstem.feeds.documents.writing import Unit
@@ -35,7 +35,6 @@ async def find_and_modify(call: Call) -> Reply:
     """Change or delete the first document that matches."""
     name = call.collection()
     call.may_write(name)
-    check_let(call)
     check_collation(call.body.get("collation"))
     removes = call.flag("remove")
     if removes and ("update" in call.body or call.flag("new") or call.flag("upsert")):
@@ -57,15 +56,14 @@ async def find_and_modify(call: Call) -> Reply:
 
 
 async def _modify(call: Call, unit: Unit, name: str, *, removes: bool) -> dict[str, Any]:
-    query = call.document("query")
-    node = parse_filter(query)
+    node = call.filter("query")
     passes = matcher(node)
     sort = check_sort(call.document("sort"))
     collection = unit.find_collection(call.database, name)
     compute = None
     if not removes:
         array_filters = call.body.get("arrayFilters") or ()
-        compute = changer(call, query, call.body["update"], array_filters, multi=False)
+        compute = changer(call, node, call.body["update"], array_filters, multi=False)
     if collection is not None:
         found_all = unit.view.query(collection, node, sort=sort, hint=call.body.get("hint"))
         async for found in every(found_all, call.deadline_s):
@@ -83,12 +81,13 @@ async def _modify(call: Call, unit: Unit, name: str, *, removes: bool) -> dict[s
         return {"lastErrorObject": {"n": 0}, "value": None}
     if not call.flag("upsert"):
         return {"lastErrorObject": {"n": 0, "updatedExisting": False}, "value": None}
-    statement = {"q": query, "u": call.body["update"], "arrayFilters": call.body.get("arrayFilters")}
-    values = await upsert(call, unit, name, statement)
+    statement = {"u": call.body["update"], "arrayFilters": call.body.get("arrayFilters")}
+    values = await upsert(call, unit, name, node, statement)
     last = {"n": 1, "updatedExisting": False, "upserted": values["_id"]}
     return {"lastErrorObject": last, "value": _shown(call, values) if call.flag("new") else None}
 
 
 def _shown(call: Call, values: Mapping[str, Any]) -> Mapping[str, Any]:
     fields = call.document("fields")
-    return parse_projection(fields).apply(values) if fields else values
+    scope = call.scope()
+    return parse_projection(fields, frozenset(scope)).apply(values, scope) if fields else values

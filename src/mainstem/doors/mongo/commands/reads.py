@@ -1,23 +1,38 @@
-"""find, count, distinct, getMore, killCursors, explain."""
+"""find, count, distinct, getMore, killCursors."""
 
 import asyncio
+import heapq
 import itertools
-from collections.abc import Iterator, Mapping
+import operator
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bson.int64 import Int64
 
-from mainstem.documents import compile_pipeline, matched_offset, matcher, parse_filter, parse_projection, parse_sort
-from mainstem.documents.ast import EVERYTHING
+from mainstem.documents import Node, matched_offset, parse_projection, parse_sort
+from mainstem.documents.filters.ast import EVERYTHING
 from mainstem.documents.paths import parse_path, reach
 from mainstem.documents.values import MISSING, is_array, order_key
 from mainstem.doors.mongo.calls import Call, Reply, command
-from mainstem.doors.mongo.cursors import FIRST_BATCH, Cursor, every, take
+from mainstem.doors.mongo.cursors import (
+    BATCH_BYTES_MAX,
+    FIRST_BATCH,
+    PARSED_FACTOR,
+    RANGE_BYTES,
+    ROWS_BYTES,
+    SNAPSHOT_BYTES,
+    WALK_BYTES,
+    Cursor,
+    every,
+    take,
+)
 from mainstem.doors.mongo.errors import CommandFailed, wrong_type
+from mainstem.doors.mongo.walks import Walk
 from mainstem.feeds.documents import pushing
 from mainstem.feeds.documents.access import choose
-from mainstem.feeds.documents.reading import View
-from mainstem.feeds.documents.spilling import Found
+from mainstem.feeds.documents.reading import Footprint, View
+from mainstem.feeds.documents.spilling import RUN_ROWS, Found
 from mainstem.feeds.documents.state import Collection
 from mainstem.wire.mongo.frames import cursor_reply, encode_document
 
@@ -45,7 +60,7 @@ _FIND = (
 )
 # Documents that are sorted or counted on the loop: a thread and a snapshot cost more than that.
 APART_MIN = 2_000
-_NOT_YET = ("returnKey", "showRecordId", "max", "min", "tailable", "awaitData", "let")
+_NOT_YET = ("returnKey", "showRecordId", "max", "min", "tailable", "awaitData")
 
 
 def view_of(call: Call) -> View:
@@ -85,8 +100,7 @@ async def find(call: Call) -> Reply:
         if call.body.get(each):
             raise CommandFailed(238, f"the option '{each}' of find is not supported")
     check_collation(call.body.get("collation"))
-    filter = call.document("filter")
-    node = parse_filter(filter)
+    node = call.filter("filter")
     sort = check_sort(call.document("sort"))
     projection = call.document("projection")
     skip, limit = call.number("skip", 0) or 0, call.number("limit", 0) or 0
@@ -97,42 +111,58 @@ async def find(call: Call) -> Reply:
     namespace = f"{call.database}.{name}"
     if collection is None:
         return cursor_reply("firstBatch", [], 0, namespace, call.door.tail())
+    hint, most = call.body.get("hint"), abs(limit) or None
     access = None
-    if call.transaction is None and not call.body.get("hint") and filter and (sort or not limit):
-        access = await pushing.find(call.door.documents, collection, filter)
-    access = access or choose(collection, node, sort, call.body.get("hint"))
-    view, close = view_of(call), _nothing
-    is_apart = sort and not access.is_sorted and call.transaction is None and _is_large(call, collection)
+    if call.transaction is None and not hint and node != EVERYTHING and (sort or not most):
+        access = await pushing.find(call.door.documents, collection, call.document("filter"), node)
+    chosen = access or choose(collection, node, sort, hint)
+    sent = sending(call, projection, node)
+    state, cursor = call.door.documents.state, call.door.cursors.make(namespace, None)
+    if call.transaction is None and access is None and (not sort or chosen.is_sorted):
+        cursor.walk = walk = Walk(state, collection, node, chosen, sent, skip=skip, limit=most)
+        asked = {"filter": call.document("filter"), "projection": projection}
+        # Counted only if it is kept, which few are.
+        cursor.held_bytes = lambda: WALK_BYTES + len(encode_document(asked)) * PARSED_FACTOR + walk.ranges * RANGE_BYTES
+        return await first_batch(call, cursor, single=single)
+    footprint, may_spill = Footprint(), call.flag("allowDiskUse", True)
+
+    def begin(view: View) -> Iterator[bytes | None]:
+        found = view.query(
+            collection,
+            node,
+            sort=sort,
+            skip=skip,
+            limit=most,
+            access=chosen,
+            may_spill=may_spill,
+            footprint=footprint,
+        )
+        return (None if each is None else sent(each) for each in found)
+
+    is_apart = bool(sort) and not chosen.is_sorted and call.transaction is None and _is_large(call, collection)
+    cursor.held_bytes = lambda: footprint.bytes + (SNAPSHOT_BYTES if is_apart else ROWS_BYTES)
+    return await _held(call, cursor, begin, is_apart=is_apart, single=single)
+
+
+async def _held(
+    call: Call, cursor: Cursor, begin: Callable[[View], Iterator[bytes | None]], *, is_apart: bool, single: bool
+) -> bytes:
+    """The reply that begins a cursor which holds what it reads. `is_apart`: in a thread, on a snapshot of its own, so
+    that others are answered while it sorts."""
+    view = view_of(call)
     if is_apart:
-        # In a thread, on a snapshot of its own, so that others are answered while it sorts.
         db = call.door.documents.state.snapshot()
-        view, close = View(call.door.documents.state, db), db.close
-    found = view.query(
-        collection,
-        node,
-        sort=sort,
-        skip=skip,
-        limit=abs(limit) or None,
-        access=access,
-        may_spill=call.flag("allowDiskUse", True),
-    )
-    source = projected(found, projection, filter)
-    cursor = call.door.cursors.make(namespace, source)
-    cursor.close = close
+        view, cursor.close = View(call.door.documents.state, db), db.close
     try:
-        if is_apart:
-            cursor.source = await asyncio.to_thread(_begun, source)
+        source = begin(view)
+        cursor.source = await asyncio.to_thread(_begun, source) if is_apart else source
         reply = await first_batch(call, cursor, single=single)
     except BaseException:
-        close()
+        cursor.close()
         raise
     if cursor.used_s == 0.0:
-        close()
+        cursor.close()
     return reply
-
-
-def _nothing() -> None:
-    pass
 
 
 def _is_large(call: Call, collection: Collection) -> bool:
@@ -148,21 +178,20 @@ def _begun(source: Iterator[bytes | None]) -> Iterator[bytes | None]:
     return iter(())
 
 
-def projected(
-    found: Iterator[Found | None], projection: Mapping[str, Any], filter: Mapping[str, Any] | None = None
-) -> Iterator[bytes | None]:
-    """The documents as they are sent."""
+def sending(call: Call, projection: Mapping[str, Any], node: Node) -> Callable[[Found], bytes]:
+    """What makes of a document what is sent of it."""
     if not projection:
-        return (None if each is None else each.document for each in found)
-    parsed = parse_projection(projection)
-    has_position = filter is not None and any(".$" in name for name in projection)
+        return operator.attrgetter("document")
+    scope = call.scope()
+    parsed = parse_projection(projection, frozenset(scope))
+    has_position = any(".$" in name for name in projection)
 
     def sent(each: Found) -> bytes:
         values = each.decoded()
-        offset = matched_offset(filter, values) if has_position and filter is not None else None
-        return encode_document(parsed.apply(values, offset=offset))
+        offset = matched_offset(node, values) if has_position else None
+        return encode_document(parsed.apply(values, scope, offset))
 
-    return (None if each is None else sent(each) for each in found)
+    return sent
 
 
 async def first_batch(call: Call, cursor: Cursor, *, single: bool = False, size: int | None = None) -> bytes:
@@ -174,7 +203,7 @@ async def first_batch(call: Call, cursor: Cursor, *, single: bool = False, size:
     cursor_id = 0
     if not ended and not single:
         cursor.session = call.session
-        cursor.principal = call.principal.sub
+        cursor.principal = call.principal
         call.door.cursors.keep(cursor)
         cursor_id = cursor.id
     return cursor_reply("firstBatch", documents, cursor_id, cursor.namespace, call.door.tail())
@@ -188,7 +217,7 @@ async def get_more(call: Call) -> Reply:
         raise wrong_type("getMore", "getMore", cursor_id, "long")
     name = call.text("collection")
     cursor = call.door.cursors.get(int(cursor_id))
-    if cursor.namespace != f"{call.database}.{name}" or cursor.principal != call.principal.sub:
+    if cursor.namespace != f"{call.database}.{name}" or cursor.principal != call.principal:
         raise CommandFailed(13, f"Requested getMore on namespace '{call.database}.{name}', which the cursor is not of")
     if cursor.is_busy:
         raise CommandFailed(12051, f"cursor id {cursor_id} is already in use")
@@ -236,7 +265,7 @@ async def kill_cursors(call: Call) -> Reply:
         if not isinstance(each, int) or isinstance(each, bool):
             raise wrong_type("killCursors", "cursors", each, "long")
         # Of others' cursors nobody learns, and nobody ends them.
-        is_own = cursors.owner(int(each)) == call.principal.sub
+        is_own = cursors.owner(int(each)) == call.principal
         (killed if is_own and cursors.kill(int(each)) else missing).append(Int64(each))
     return {"cursorsKilled": killed, "cursorsNotFound": missing, "cursorsAlive": [], "cursorsUnknown": []}
 
@@ -247,15 +276,15 @@ async def count(call: Call) -> Reply:
     name = call.collection()
     call.may_read(name)
     check_collation(call.body.get("collation"))
-    node = parse_filter(call.document("query"))
+    node = call.filter("query")
     skip, limit = call.number("skip", 0) or 0, abs(call.number("limit", 0) or 0)
     collection = await collection_of(call, name)
     if collection is None:
         return {"n": 0}
     view = view_of(call)
     if node == EVERYTHING and call.transaction is None and not call.body.get("hint"):
-        total = await count_all(call, collection)
-    elif (counted := await _counted(call, collection)) is not None:
+        total = await apart(call, collection, call.door.documents.state.count)
+    elif (counted := await _counted(call, collection, node)) is not None:
         total = counted
     else:
         total = 0
@@ -269,24 +298,31 @@ async def count(call: Call) -> Reply:
     return {"n": min(total, limit) if limit else total}
 
 
-async def count_all(call: Call, collection: Collection) -> int:
-    """How many documents a collection has: of a large one in a thread, for all of it is walked through."""
-    state = call.door.documents.state
+async def apart(
+    call: Call, collection: Collection, measure: Callable[[Collection, sqlite3.Connection | None], int]
+) -> int:
+    """What looks at all of a collection: at a large one in a thread, on a snapshot, so that others are answered."""
     if not _is_large(call, collection):
-        return state.count(collection)
-    db = state.snapshot()
+        await asyncio.sleep(0)
+        return measure(collection, None)
+    db = call.door.documents.state.snapshot()
     try:
-        return await asyncio.to_thread(state.count, collection, db)
+        return await asyncio.to_thread(measure, collection, db)
     finally:
         db.close()
 
 
-async def _counted(call: Call, collection: Collection) -> int | None:
+def counting(call: Call) -> list[Mapping[str, Any]]:
+    """A count as a pipeline."""
+    return [{"$match": dict(call.document("query"))}, {"$count": "n"}]
+
+
+async def _counted(call: Call, collection: Collection, node: Node) -> int | None:
     """How many documents match, by the collection's table, where that answers."""
     if call.transaction is not None or call.body.get("hint"):
         return None
     documents = call.door.documents
-    chosen = await pushing.plan(documents, collection, _stages("count", call.body))
+    chosen = await pushing.plan(documents, collection, counting(call), node)
     answered = None if chosen.pushed is None else await pushing.answer(documents, collection, chosen, 30.0)
     if answered is None:
         return None
@@ -300,90 +336,55 @@ async def distinct(call: Call) -> Reply:
     call.may_read(name)
     check_collation(call.body.get("collation"))
     path = parse_path(call.text("key"))
-    node = parse_filter(call.document("query"))
+    node = call.filter("query")
     collection = await collection_of(call, name)
-    values: dict[Any, Any] = {}
+    found = _Distinct()
     if collection is not None:
         access = choose(collection, node, None, call.body.get("hint"))
-        async for found in every(view_of(call).find(collection, node, access), call.deadline_s):
-            for value, _ in reach(found.decoded(), path, spread=True):
-                if value is not MISSING and not is_array(value):
-                    values.setdefault(order_key(value), value)
-    return {"values": [values[key] for key in sorted(values)]}
+        async for each in every(view_of(call).find(collection, node, access), call.deadline_s):
+            for value, _ in reach(each.decoded(), path, spread=False):
+                # Of an array each element is a value, be it an array itself.
+                for one in value if is_array(value) else (value,):
+                    if one is not MISSING:
+                        found.add(one)
+    return await found.reply(call)
 
 
-@command("explain", "verbosity")
-async def explain(call: Call) -> Reply:
-    """How a command would find its documents."""
-    inner = call.document("explain")
-    name = next(iter(inner), "")
-    if name not in ("find", "count", "distinct", "aggregate", "update", "delete", "findAndModify"):
-        raise CommandFailed(59, f"Explain failed due to unknown command: {name}")
-    collection_name = inner[name]
-    if not isinstance(collection_name, str):
-        raise CommandFailed(73, "collection name has invalid type")
-    call.may_read(collection_name)
-    filter, sort = _explained(name, inner)
-    node = parse_filter(filter)
-    collection = await call.door.documents.open(call.database, collection_name)
-    if collection is None:
-        winning: dict[str, Any] = {"stage": "EOF"}
-    else:
-        access = choose(collection, node, sort or None, inner.get("hint"))
-        winning = {"stage": access.stage}
-        direction = "backward" if access.backwards else "forward"
-        if access.stage == "COLLSCAN":
-            winning |= {"filter": filter, "direction": direction}
-        else:
-            key = {"_id": 1} if access.index is None else access.index.document["key"]
-            index_name = "_id_" if access.index is None else access.index.name
-            scan = {"stage": "IXSCAN", "keyPattern": key, "indexName": index_name, "direction": direction}
-            winning = {"stage": "FETCH", "filter": filter, "inputStage": scan} if access.stage == "IXSCAN" else winning
-        if sort and not access.is_sorted:
-            winning = {"stage": "SORT", "sortPattern": dict(sort), "inputStage": winning}
-    plan: dict[str, Any] = {
-        "namespace": f"{call.database}.{collection_name}",
-        "parsedQuery": filter,
-        "indexFilterSet": False,
-        "winningPlan": winning,
-        "rejectedPlans": [],
-    }
-    reply: dict[str, Any] = {"explainVersion": "1", "queryPlanner": plan, "command": dict(inner)}
-    if name in ("aggregate", "count") and collection is not None:
-        chosen = await pushing.plan(call.door.documents, collection, _stages(name, inner))
-        reply["pushDown"] = {"answeredBy": "documents" if chosen.pushed is None else "columns", "reason": chosen.reason}
-        if chosen.pushed is not None:
-            reply["pushDown"] |= {"stages": chosen.pushed.stages, "sql": chosen.sql, "laysOverTheLog": chosen.latest}
-    if call.body.get("verbosity", "allPlansExecution") != "queryPlanner" and collection is not None:
-        examined = returned = 0
-        passes = matcher(node)
-        view = View(call.door.documents.state)
-        async for found in every(view.find(collection, EVERYTHING, choose(collection, node))):
-            examined += 1
-            returned += passes(found.decoded())
-        reply["executionStats"] = {
-            "executionSuccess": True,
-            "nReturned": returned,
-            "totalKeysExamined": 0 if winning["stage"] == "COLLSCAN" else examined,
-            "totalDocsExamined": examined,
-        }
-    return reply
+class _Distinct:
+    """The values of a field, each once: as many as fit a reply."""
 
+    def __init__(self) -> None:
+        self._seen: set[Any] = set()
+        self._size = 0
+        # Sorted part by part, for sorting all of them at once would hold everybody up.
+        self._parts: list[list[tuple[Any, bytes]]] = []
+        self._part: list[tuple[Any, bytes]] = []
 
-def _stages(name: str, inner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    if name == "aggregate":
-        return list(compile_pipeline(inner.get("pipeline")).stages)
-    return [{"$match": dict(inner.get("query") or {})}, {"$count": "n"}]
+    def add(self, value: Any) -> None:
+        key = order_key(value)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        # As an element of an array, whose name is put before it in the end.
+        element = encode_document({"": value})[4:-1]
+        self._part.append((key, element))
+        self._size += len(element) + len(str(len(self._seen)))
+        if self._size > BATCH_BYTES_MAX:
+            raise CommandFailed(17217, f"distinct too big. expected=at most {BATCH_BYTES_MAX} bytes")
+        if len(self._part) >= RUN_ROWS:
+            self._end_part()
 
+    def _end_part(self) -> None:
+        self._part.sort(key=operator.itemgetter(0))
+        self._parts.append(self._part)
+        self._part = []
 
-def _explained(name: str, inner: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    if name in ("find", "findAndModify"):
-        return inner.get("filter") or inner.get("query") or {}, inner.get("sort") or {}
-    if name == "aggregate":
-        stages = inner.get("pipeline") or []
-        first = stages[0] if stages and isinstance(stages[0], Mapping) else {}
-        return first.get("$match") or {}, {}
-    if name in ("update", "delete"):
-        statements = inner.get("updates") or inner.get("deletes") or [{}]
-        return statements[0].get("q") or {}, {}
-    return inner.get("query") or {}, {}
+    async def reply(self, call: Call) -> bytes:
+        self._end_part()
+        merged = heapq.merge(*self._parts, key=operator.itemgetter(0))
+        array, at = bytearray(), 0
+        async for _, element in every(merged, call.deadline_s):
+            array += element[:1] + b"%d" % at + element[1:]
+            at += 1
+        body = b"\x04values\x00" + (len(array) + 5).to_bytes(4, "little") + bytes(array) + b"\x00" + call.door.tail()
+        return (len(body) + 5).to_bytes(4, "little") + body + b"\x00"

@@ -5,18 +5,18 @@ from typing import Any
 
 from mainstem.admission import Role
 from mainstem.documents import (
+    Node,
     apply_update,
     difference,
     matched_offset,
     matcher,
-    parse_filter,
     parse_update,
     upsert_document,
 )
 from mainstem.doors.mongo.calls import Call, Reply, command
 from mainstem.doors.mongo.commands.hello import BATCH_MAX
 from mainstem.doors.mongo.commands.reads import check_collation, check_sort
-from mainstem.doors.mongo.cursors import every
+from mainstem.doors.mongo.cursors import Pace, every
 from mainstem.doors.mongo.errors import CommandFailed, failure, unknown_field, wrong_type
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
@@ -30,7 +30,7 @@ from mainstem.wire.mongo.frames import decode_document, encode_document
 AHEAD_MIN, AHEAD_MAX = 4, 512
 AHEAD_BYTES_MAX = 4 * 1024 * 1024
 _ONE = {"n": 1}
-_EVERY_WRITE = ("ordered", "bypassDocumentValidation", "stmtId", "stmtIds", "let")
+_EVERY_WRITE = ("ordered", "bypassDocumentValidation", "stmtId", "stmtIds")
 
 
 def unit_of(call: Call) -> Unit:
@@ -39,12 +39,6 @@ def unit_of(call: Call) -> Unit:
     unit = call.unit(None if number is None or call.session is None else Retry(call.session, int(number)))
     unit.bypasses_validation = call.flag("bypassDocumentValidation")
     return unit
-
-
-def check_let(call: Call) -> None:
-    """Variables are not known to filters here."""
-    if call.body.get("let"):
-        raise CommandFailed(238, f"the option 'let' of {call.name} is not supported")
 
 
 def answered(call: Call, unit: Unit) -> dict[int, bytes]:
@@ -86,9 +80,11 @@ async def run_statements(
     results: list[tuple[int, dict[str, Any]]] = []
     errors: list[dict[str, Any]] = []
     through, glance = 0, AHEAD_MAX if ahead is not None and not known else 0
+    pace = Pace()
     for index, statement in enumerate(statements):
         if index < through:
             continue
+        await pace.give_way()
         number = numbers[index] if numbers else first + index
         if ahead is not None and glance:
             done = ahead(statements[index : index + glance])
@@ -162,11 +158,12 @@ def _readable(documents: Sequence[Any], unit: Unit) -> list[tuple[bytes, dict[st
     size = 0
     try:
         for document in documents:
-            if not isinstance(document, bytes) or size > AHEAD_BYTES_MAX:
+            if size > AHEAD_BYTES_MAX:
                 break
-            found.append(with_id(document, decode_document(document), unit.writer.new_id))
-            size += len(document)
-    except Invalid:
+            raw = document if isinstance(document, bytes) else encode_document(_document(document))
+            found.append(with_id(raw, decode_document(raw), unit.writer.new_id))
+            size += len(raw)
+    except (Invalid, CommandFailed):
         # The one that is refused is looked at by itself.
         pass
     return found
@@ -181,12 +178,11 @@ def _document(value: Any) -> Mapping[str, Any]:
 _UPDATE = frozenset({"q", "u", "upsert", "multi", "collation", "arrayFilters", "hint", "sort", "sampleId"})
 
 
-@command("update", "updates", *_EVERY_WRITE, role=Role.WRITER, in_transaction=True, writes=True)
+@command("update", "updates", "let", *_EVERY_WRITE, role=Role.WRITER, in_transaction=True, writes=True)
 async def update(call: Call) -> Reply:
     """Changed documents."""
     name = call.collection()
     call.may_write(name)
-    check_let(call)
     unit = unit_of(call)
     await call.door.documents.open(call.database, name)
 
@@ -223,10 +219,10 @@ def _statement(call: Call, source: Any, fields: frozenset[str]) -> Mapping[str, 
 
 async def run_update(call: Call, unit: Unit, name: str, statement: Mapping[str, Any], *, multi: bool) -> dict[str, Any]:
     """One statement of an update."""
-    node = parse_filter(statement["q"])
+    node = call.parsed(statement["q"])
     passes = matcher(node)
     sort = check_sort(statement.get("sort") or {})
-    compute = changer(call, statement["q"], statement.get("u"), statement.get("arrayFilters") or (), multi=multi)
+    compute = changer(call, node, statement.get("u"), statement.get("arrayFilters") or (), multi=multi)
     collection = unit.find_collection(call.database, name)
     matched = modified = 0
     if collection is not None:
@@ -247,12 +243,12 @@ async def run_update(call: Call, unit: Unit, name: str, statement: Mapping[str, 
                 await unit.flush()
     if matched or not statement.get("upsert"):
         return {"n": matched, "nModified": modified}
-    values = await upsert(call, unit, name, statement)
+    values = await upsert(call, unit, name, node, statement)
     return {"n": 1, "nModified": 0, "upserted": values["_id"]}
 
 
 def changer(
-    call: Call, filter: Mapping[str, Any], update: Any, array_filters: Any, *, multi: bool
+    call: Call, node: Node, update: Any, array_filters: Any, *, multi: bool
 ) -> Callable[[dict[str, Any]], Change | None]:
     """What an update makes of a document; None where it leaves it as it is."""
     is_replacement = isinstance(update, Mapping) and not any(key.startswith("$") for key in update)
@@ -262,11 +258,12 @@ def changer(
         raise CommandFailed(9, "multi update is not supported for replacement-style update")
     now_ms = call.door.clock.now_ms()
     has_position = not is_replacement and isinstance(update, Mapping) and ".$" in str(update)
-    parsed = parse_update(update, array_filters)
+    scope = call.scope()
+    parsed = parse_update(update, array_filters, frozenset(scope))
 
     def compute(values: dict[str, Any]) -> Change | None:
-        offset = matched_offset(filter, values) if has_position else None
-        updated = apply_update(parsed, values, now_ms=now_ms, offset=offset)
+        offset = matched_offset(node, values) if has_position else None
+        updated = apply_update(parsed, values, now_ms=now_ms, offset=offset, scope=scope)
         if not updated.modified:
             return None
         document = encode_checked(updated.document)
@@ -278,15 +275,16 @@ def changer(
     return compute
 
 
-async def upsert(call: Call, unit: Unit, name: str, statement: Mapping[str, Any]) -> dict[str, Any]:
+async def upsert(call: Call, unit: Unit, name: str, node: Node, statement: Mapping[str, Any]) -> dict[str, Any]:
     """The document that an update makes where none matched."""
     now_ms = call.door.clock.now_ms()
     document = upsert_document(
-        statement["q"],
+        node,
         statement["u"],
         now_ms=now_ms,
         new_id=unit.writer.new_id(),
         array_filters=statement.get("arrayFilters") or (),
+        scope=call.scope(),
     )
     raw, values = with_id(encode_checked(document), document, unit.writer.new_id)
 
@@ -297,12 +295,11 @@ async def upsert(call: Call, unit: Unit, name: str, statement: Mapping[str, Any]
     return values
 
 
-@command("delete", "deletes", *_EVERY_WRITE, role=Role.WRITER, in_transaction=True, writes=True)
+@command("delete", "deletes", "let", *_EVERY_WRITE, role=Role.WRITER, in_transaction=True, writes=True)
 async def delete(call: Call) -> Reply:
     """Documents that go."""
     name = call.collection()
     call.may_write(name)
-    check_let(call)
     unit = unit_of(call)
     await call.door.documents.open(call.database, name)
 
@@ -313,7 +310,7 @@ async def delete(call: Call) -> Reply:
             raise CommandFailed(9, f"The limit field in delete objects must be 0 or 1. Got {limit}")
         if not limit and unit.retry is not None and not unit.is_transaction:
             raise CommandFailed(72, "Cannot use retryable writes with limit=0")
-        node = parse_filter(statement["q"])
+        node = call.parsed(statement["q"])
         passes = matcher(node)
         collection = unit.find_collection(call.database, name)
         deleted = 0

@@ -1,0 +1,1 @@
+"""How clients reach a table's files, and who may use the catalog."""

@@ -1,0 +1,1 @@
+"""What manifests say: scan plans, inventories, live rows."""

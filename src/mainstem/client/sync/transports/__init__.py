@@ -1,0 +1,1 @@
+"""Ways to a server: HTTP, a WebSocket, or within the process."""

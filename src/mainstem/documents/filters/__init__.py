@@ -1,0 +1,1 @@
+"""The filter language: parsed, matched, and said in SQL and Arrow."""

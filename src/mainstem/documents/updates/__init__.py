@@ -1,0 +1,1 @@
+"""The update language: read, applied, and told as a difference."""

@@ -1,0 +1,1 @@
+"""Values between documents, Arrow and a Delta table's columns."""

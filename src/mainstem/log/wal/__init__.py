@@ -1,0 +1,1 @@
+"""The files of frames: how they are named, the thread that writes them, and what it tells the loop."""

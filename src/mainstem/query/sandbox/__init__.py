@@ -1,0 +1,1 @@
+"""The processes that run SQL from outside, and what is said to them."""

@@ -1,0 +1,1 @@
+"""What a statement says: checked, bound to Spark's SQL, and pruned by."""
