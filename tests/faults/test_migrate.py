@@ -25,6 +25,7 @@ from mainstem.log import Log
 from mainstem.log.kafka import broker as clients
 from mainstem.log.kafka.journal import KafkaJournal
 from mainstem.log.kafka.moved import ASIDE, read_moved
+from mainstem.log.kafka.moving import Found, Moving
 from mainstem.model.errors import Conflict, Corrupt, Invalid
 from mainstem.model.position import Lineage
 from mainstem.runtime.clock import SystemClock
@@ -294,6 +295,39 @@ async def test_two_that_move_copies_to_one_topic_do_not_both_succeed(tmp_path: P
             ends = [await asyncio.to_thread(move, tmp_path / "0", config)]
     assert sum(isinstance(end, Plan) for end in ends) == 1, ends
     assert all(isinstance(end, Plan | Conflict) for end in ends), ends
+    await judge(tmp_path / "judge", kafka_settings(config), acknowledged)
+
+
+async def test_a_claim_behind_the_last_note_does_not_undo_a_move(
+    tmp_path: Path, broker: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledged = await fill(tmp_path / "0")
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    config = new_config(broker)
+    finish = Moving.finish
+    late: list[Conflict] = []
+
+    def finish_beside_a_claim(topic: Moving, last: int) -> None:
+        release = topic.release
+
+        def release_late() -> None:
+            # The other one claims between our `Moved` and our `Release`.
+            rival = Moving(kafka_settings(config), topic._lineage, lambda why: None)
+            with pytest.raises(Conflict, match="has ours by now") as refused:
+                rival.claim((Found.NOTHING, Found.A_PART))
+            late.append(refused.value)
+            rival.close()
+            release()
+
+        topic.release = release_late  # type: ignore[method-assign]
+        finish(topic, last)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Moving, "finish", finish_beside_a_claim)
+        plan = await asyncio.to_thread(move, tmp_path / "0", config)
+    assert plan.records > 0 and len(late) == 1
+    with pytest.raises(Conflict, match="has another log"):
+        await asyncio.to_thread(move, tmp_path / "1", config)
     await judge(tmp_path / "judge", kafka_settings(config), acknowledged)
 
 

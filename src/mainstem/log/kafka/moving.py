@@ -7,6 +7,7 @@ after that, and the next run begins anew.
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 
 from mainstem.log.kafka import records
@@ -151,8 +152,9 @@ class Moving:
         self._send([records.encode_note(note)])
 
     def release(self) -> None:
-        """Let whoever stands by begin."""
-        self._note(Release())
+        """End the term. A claim that came meanwhile has ended it already, which undoes nothing that counted before."""
+        with suppress(Conflict):
+            self._note(Release())
 
 
 def _groups(values: Iterable[bytes]) -> Iterator[list[bytes]]:
