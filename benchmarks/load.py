@@ -183,8 +183,16 @@ def main() -> None:
     plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
     import uvloop
 
-    result = uvloop.run(generate(plan))
-    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+    tell(uvloop.run(generate(plan)))
+
+
+def tell(result: object) -> None:
+    """Print a result as one line of JSON, whatever its length.
+
+    `sys.stdout` loses what a pipe does not take at once where PYTHONUNBUFFERED is set.
+    """
+    with open(sys.stdout.fileno(), "wb", closefd=False) as out:
+        out.write(msgspec.json.encode(result) + b"\n")
 
 
 if __name__ == "__main__":

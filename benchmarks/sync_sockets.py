@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from benchmarks.load import tell
 from mainstem.model.hlc import pack
 from mainstem.runtime.clock import SystemClock
 from mainstem.wire import sync
@@ -215,4 +216,4 @@ class Crowd:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(run(msgspec.json.decode(sys.argv[1], type=Plan))).decode())
+    tell(run(msgspec.json.decode(sys.argv[1], type=Plan)))
