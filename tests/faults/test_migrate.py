@@ -27,7 +27,7 @@ from mainstem.log.kafka.journal import KafkaJournal
 from mainstem.log.kafka.moved import ASIDE, read_moved
 from mainstem.log.kafka.moving import Found, Moving
 from mainstem.model.errors import Conflict, Corrupt, Invalid
-from mainstem.model.position import Lineage
+from mainstem.model.position import Lineage, LogPosition
 from mainstem.runtime.clock import SystemClock
 from tests.contract.catalog_client import SCHEMA
 from tests.faults.test_kafka_log import judge
@@ -307,7 +307,7 @@ async def test_a_claim_behind_the_last_note_does_not_undo_a_move(
     finish = Moving.finish
     late: list[Conflict] = []
 
-    def finish_beside_a_claim(topic: Moving, last: int) -> None:
+    def finish_beside_a_claim(topic: Moving, last: LogPosition) -> None:
         release = topic.release
 
         def release_late() -> None:
