@@ -28,7 +28,7 @@ _ITEMS_MAX = 256
 
 
 class Unauthenticated(Denied):
-    """Nobody that we know. `reason` is a stable word: token_missing, token_invalid or token_expired."""
+    """The caller is not known. `reason` is a stable word: token_missing, token_invalid or token_expired."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -127,7 +127,7 @@ def principal_of_claims(claims: Mapping[str, Any], expires_s: int | None) -> Pri
     """Read the claims. What cannot be read grants nothing."""
     sub = claims.get("sub")
     if not isinstance(sub, str) or not sub:
-        raise Unauthenticated("the token names nobody. expected=sub got=none", "token_invalid")
+        raise Unauthenticated("the token names no user. expected=sub got=none", "token_invalid")
     try:
         role = Role(claims.get("role", Role.CLIENT))
     except ValueError as error:

@@ -1,7 +1,7 @@
 """How much somebody may send and fetch over time, where a protocol can answer "later" instead of "no".
 
 A principal past its quota is served, and told how long to be silent; the door hears nothing from that connection until
-then. So nothing is refused, and over time nobody gets more than its quota. Kept by principal, in bounded memory.
+then. So nothing is refused, and over time no user gets more than its quota. Kept by principal, in bounded memory.
 """
 
 from collections import Counter, OrderedDict
@@ -17,7 +17,7 @@ Rate = Annotated[int, msgspec.Meta(ge=0)]
 
 # What a quota lets through at once: this many seconds' worth. Kafka's own measures over several such windows.
 BURST_S = 1.0
-# Nobody is silenced for longer at once: clients give up on a request after 30 s.
+# No connection is silenced for longer at once: clients give up on a request after 30 s.
 DELAY_S_MAX = 15.0
 PRINCIPALS_MAX = 10_000
 
@@ -92,7 +92,7 @@ class Quotas:
             self._debts.move_to_end(key)
         debt.amount = max(0.0, debt.amount - (now_s - debt.at_s) * per_s) + amount
         debt.at_s = now_s
-        # One request may be far larger than a quota: it is paid off, but nobody waits for ever.
+        # One request may be far larger than a quota: it is paid off, but its sender does not wait for ever.
         debt.amount = min(debt.amount, per_s * (BURST_S + DELAY_S_MAX))
         delay_s = debt.amount / per_s - BURST_S
         if delay_s <= 0:

@@ -154,7 +154,7 @@ class State(Enum):
 
 class Exchange:
     """One login. `look_up` gives the credential of a name, or None where there is no such user: the exchange then goes
-    on with a made-up one and fails at its end, so that nobody learns which names exist."""
+    on with a made-up one and fails at its end, so that a stranger does not learn which names exist."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class Exchange:
 
 
 def _fields(text: str, *names: str) -> dict[str, str]:
-    """The attributes of a message, which start with these in this order. `m=` asks for what nobody has defined yet."""
+    """The attributes of a message, which start with these in this order. `m=` asks for what is not defined yet."""
     found = [part.partition("=") for part in text.split(",")]
     if [name for name, _, _ in found[: len(names)]] != list(names):
         raise _malformed(f"the attributes {', '.join(names)}", ", ".join(name[:5] for name, _, _ in found[:5]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 class SequenceSet:
     """The sequences seen, as disjoint intervals that never touch.
 
-    Whoever adds says how many intervals are kept: beyond that the two lowest become one, with the gap between them
+    `add` is told how many intervals are kept: beyond that the two lowest become one, with the gap between them
     counted as seen. Up to `blurred`, the end of the last such gap, a sequence that counts as seen need not have been.
     """
 

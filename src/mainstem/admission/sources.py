@@ -1,5 +1,5 @@
-"""Names of sources: whose they are. Two batches with one source and sequence are one to dedup, so nobody may use up the
-numbers of another's source.
+"""Names of sources: whose they are. Two batches with one source and sequence are one to dedup, so no user
+may use up the numbers of another's source.
 """
 
 import hashlib

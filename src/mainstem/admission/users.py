@@ -46,7 +46,7 @@ class MadeUser(msgspec.Struct, frozen=True):
     """A user that a door's command made."""
 
     settings: UserSettings
-    # What the door keeps of it for itself; nobody else reads it.
+    # What the door keeps of it for itself; nothing else reads it.
     about: str = ""
 
 
@@ -79,7 +79,7 @@ class Users:
         self._since: dict[str, int] = {}
         for name, user in ({name: made.settings for name, made in self._made.items()} | self._declared).items():
             self._enter(name, user)
-        # Names that nobody has get a salt made with this, the same as long as the process lives.
+        # Names that no user has get a salt made with this, the same as long as the process lives.
         self._decoy_key = secrets.token_bytes(32)
         self._decoy = derive(secrets.token_hex(), iterations=4096)
         self._checks = asyncio.Semaphore(_CHECKS_MAX)
@@ -123,9 +123,9 @@ class Users:
             return to_text(await asyncio.to_thread(derive, password))
 
     def change(self, changes: Mapping[str, MadeUser | None]) -> None:
-        """Make users, change them, or with None remove them. When this returns it lasts. It waits for the disk, so that
-        nobody else decides by what is about to change, and nobody who goes away leaves it half done: a small file, and
-        rarely."""
+        """Make users, change them, or with None remove them. When this returns it lasts. It waits for the disk (a
+        small file, and rarely), so that no other call decides by what is about to change, and a caller that goes away
+        does not leave it half done."""
         if self._file is None:
             raise Invalid("users are those of the configuration here")
         if declared := [name for name in changes if name in self._declared]:
@@ -162,7 +162,7 @@ class Users:
         return Exchange(look_up, hash_name=mechanism.hash_name, decoy_key=self._decoy_key)
 
     def find(self, name: str, version: int | None = None) -> Principal | None:
-        """Who a name is at this moment; None where nobody has it any more, or not the user of that version."""
+        """Who a name is at this moment; None where no user has it any more, or not the user of that version."""
         if version is not None and self._since.get(name, 0) > version:
             return None
         return self._principals.get(name)
@@ -184,7 +184,7 @@ class Users:
         return found
 
     async def check(self, name: str, password: str) -> Principal:
-        """A login with the password as it is. Raises Unauthenticated; takes as long for a name that nobody has."""
+        """A login with the password as it is. Raises Unauthenticated; takes as long for a name that no user has."""
         if len(password) > PASSWORD_CHARS_MAX:
             raise Unauthenticated(f"password. expected=at most {PASSWORD_CHARS_MAX} characters", "login_invalid")
         credential = next(iter(self._credentials.get(name, {}).values()), self._decoy)

@@ -90,7 +90,7 @@ def load_file(file: Path, target: Target) -> Iterator[tuple[int, int]]:
 
 
 def _reach(client: httpx.Client) -> None:
-    """Say at once that nobody is there. Later on a server may be gone for a while: that is waited for."""
+    """Say at once that no server answers. Later on a server may be gone for a while: that is waited for."""
     try:
         client.get("/health")
     except httpx.TransportError as error:

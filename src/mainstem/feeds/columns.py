@@ -43,7 +43,7 @@ class KnownColumns:
 
     def refusal(self, table: str, columns: Sequence[ColumnDelta]) -> str | None:
         """Why the table does not take a row; None where its columns' names are no reason."""
-        # One that nobody wrote to is as it is in the lake.
+        # One that was not written to is as it is in the lake.
         begun = self._tables[table] if table in self._tables else self._begin(table)
         if begun is None or begun.names.have([each.column for each in columns]):
             return None

@@ -246,7 +246,7 @@ class Feeds:
         return await self._cold.first_misfit(table, columns, after)
 
     def columns_of(self, gateway: str) -> KnownColumns | None:
-        """What is known of the tables' columns, None where nobody pulled, or it has to be looked up again."""
+        """What is known of the tables' columns, None where no client pulled, or it has to be looked up again."""
         feed = self._feeds.get(gateway)
         known = None if feed is None else feed.known
         return None if known is None or known.declared is not self.declared.known(gateway) else known
@@ -292,7 +292,7 @@ class Feeds:
         feed.tell()
 
     def _leave_out(self, gateway: str, last: LogPosition) -> None:
-        """Nobody can say yet which of these rows fit their tables: they are read from the log, once that is known."""
+        """It is not known yet which of these rows fit their tables: they are read from the log once it is."""
         feed = self._feeds[gateway]
         feed.hot.restart(last)
         feed.tell()

@@ -56,7 +56,7 @@ class Bucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """The rules of a gateway. No buckets: nobody sees anything."""
+    """The rules of a gateway. No buckets: no client sees anything."""
 
     buckets: tuple[Bucket, ...] = ()
 

@@ -158,7 +158,7 @@ def rules_of(delta: RowDelta) -> Rules | None:
             try:
                 return read_rules(parse_value(each.value))
             except Invalid:
-                # Written by something else than this door: nobody is shown anything rather than everything.
+                # Written by something else than this door: clients are shown nothing rather than everything.
                 return Rules()
     return None
 

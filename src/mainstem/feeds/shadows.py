@@ -36,7 +36,7 @@ class Shadows:
         return self._any_may_be_ruled or gateway in self._ruled
 
     def mark(self, gateway: str) -> None:
-        """Rules are about to be written: from here on nobody is answered without asking for them."""
+        """Rules are about to be written: from here on no client is answered without asking for them."""
         if gateway in self._ruled:
             return
         ruled = self._ruled | {gateway}

@@ -75,7 +75,7 @@ class _Page:
         return []
 
     def moved(self, touched: Iterable[tuple[str, str]]) -> list[bytes]:
-        """Rows that nobody touched, but that a change of rules moved in or out of view."""
+        """Rows that were not written, but that a change of rules moved in or out of view."""
         skip = set(touched)
         encoded: list[bytes] = []
         count = 0

@@ -115,7 +115,7 @@ def read_tail(files: Sequence[WalFile], after: LogPosition) -> Generator[frames.
                     if frame.header.last > after:
                         yield frame
         finally:
-            # Whoever stops early leaves files behind that were not read yet.
+            # A caller that stops early leaves files behind that were not read yet.
             for handle, _ in parts:
                 handle.close()
 

@@ -126,7 +126,7 @@ class Carrier:
                 if len(members) > 1:
                     # One table's rows may be what fails: each is tried by itself.
                     return [member for each in members for member in self._write([each], changes, files)]
-                # What was given a name before the job ran is nobody's now.
+                # What was given a name before the job ran belongs to no table now.
                 _discard(members[0])
                 self._roster.failed([members[0].run.table], error)
                 return []

@@ -157,7 +157,7 @@ class Roster:
         self._races.pop(table, None)
         self._retry_at_s.pop(table, None)
         if self._breaker.succeeded():
-            # The store is back: nobody need wait for the end of a pause that its trouble caused.
+            # The store is back: no table need wait for the end of a pause that its trouble caused.
             self._retry_at_s.clear()
         self._held[table] = max(covered, self._held.get(table, NOWHERE))
         self._progress.covers(table, covered)

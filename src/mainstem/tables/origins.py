@@ -69,6 +69,6 @@ def has_others(marks: Mapping[LogId, LogPosition], lineage: Lineage) -> bool:
 
 
 def _text(log: LogId) -> str:
-    """A log's name as a text that is the same in both dialects, whoever gave it: a backslash escapes in Spark alone."""
+    """A log's name as a text of both dialects. A backslash, which escapes in Spark alone, is spelt as chr()."""
     parts = [f"chr({ord(part)})" if part in _SPECIAL else f"'{part}'" for part in _SPLIT.split(log) if part]
     return f"({' || '.join(parts)})" if len(parts) > 1 else "".join(parts) or "''"

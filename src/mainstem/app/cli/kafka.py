@@ -150,7 +150,7 @@ def describe_group(client: KafkaClient, group: str, as_json: bool) -> None:
 @json_option
 @_options
 def delete_group(client: KafkaClient, group: str, as_json: bool) -> None:
-    """Delete GROUP, which nobody may be in."""
+    """Delete GROUP. It must have no members."""
     (answer,) = client.ask(kafka.DELETE_GROUPS, {"groups_names": [group]}).results
     check(answer.error_code, group)
     tell(f"deleted {group}", {"group": group, "deleted": True}, as_json=as_json)
@@ -163,7 +163,7 @@ def delete_group(client: KafkaClient, group: str, as_json: bool) -> None:
 @json_option
 @_options
 def reset_group(client: KafkaClient, group: str, topic: str, target: str, as_json: bool) -> None:
-    """Set the offsets of GROUP, which nobody may be in, for every partition of a topic."""
+    """Set the offsets of GROUP for every partition of a topic. The group must have no members."""
     (found,) = _metadata(client, [topic])
     rows = []
     for index, (first, last) in sorted(_ends(client, found).items()):

@@ -104,7 +104,7 @@ def bring_back(data: Path, config: Config, told: Told) -> MovedLog:
             if found is Found.OURS:
                 topic.void(move_of(moved.spans, moved.last))
             elif moved.state == "moved" and found is not Found.A_PART:
-                raise Conflict(f"topic {moved.topic} has {found.value}: nobody can tell what this log took there")
+                raise Conflict(f"topic {moved.topic} has {found.value}: what this log took there cannot be told")
         write_moved(folder, msgspec.structs.replace(moved, state="back"))
         _put_back(folder)
     finally:

@@ -1,8 +1,8 @@
 """A letter as its table has it, and the SQL that reads letters and nothing else.
 
-Whoever may write a namespace may put a table of dead letters there, or rows into one, of any types and with any values.
-What is read of it goes into the log that all share. So every column is cast to what the pipeline writes there, and a
-row that can be no letter is passed over.
+A client that may write a namespace may put a table of dead letters there, or rows into one, of any types and with any
+values. What is read of it goes into the log that all share. So every column is cast to what the pipeline writes there,
+and a row that can be no letter is passed over.
 """
 
 import hashlib

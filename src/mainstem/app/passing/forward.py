@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 64 << 10
 CONNECT_S_MAX = 1.0
-# So long nobody is refused after the leader could be reached last: another one may be about to lead.
+# So long no client is refused after the leader could be reached last: another one may be about to lead.
 HOLD_S_MAX = 5.0
 # What a client may take to hear that its connection ends.
 LINGER_S_MAX = 1.0
@@ -78,7 +78,7 @@ class Forwarder:
         self._watch()
 
     async def until(self, turn: Coroutine[Any, Any, bool]) -> tuple[bool, list[tuple[str, socket.socket]]]:
-        """Pass on until it is our turn. What `turn` returned, and connections by their doors that nobody read from."""
+        """Pass on until it is our turn. What `turn` returned, and by their doors connections that were not read."""
         try:
             self._open()
         except BaseException:
@@ -180,7 +180,7 @@ class Forwarder:
         passed = self._describe(connection)
         while True:
             self._woken.clear()
-            lead, why = self._lead, "nobody leads yet"
+            lead, why = self._lead, "no gateway leads yet"
             if lead is not None:
                 try:
                     leader = await _connect(lead.peer, passed)

@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Doors:
-    """The sockets by the names of their doors. They live as long as the process, whoever takes their connections."""
+    """The sockets by the names of their doors. They live as long as the process; their owners change."""
 
     def __init__(self, config: Config) -> None:
         self._host = config.server.host

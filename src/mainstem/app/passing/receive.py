@@ -34,7 +34,7 @@ class Entrance(NamedTuple):
 
     protocol: Callable[[], asyncio.Protocol]
     tls: ssl.SSLContext | None
-    # It asks for no token or password: nobody from another machine may come in.
+    # It asks for no token or password: no connection from another machine may come in.
     is_open: bool
 
 

@@ -1,4 +1,4 @@
-"""When it is our turn to lead: at once with a log of our own, else when nobody else does.
+"""When it is our turn to lead: at once with a log of our own, else when no other gateway does.
 
 Until then connections are passed on.
 """
@@ -25,7 +25,7 @@ class Turn:
     doors: Doors
     journal: Journal | None = None
     receiver: Receiver | None = None
-    # Connections that were taken while nobody could be reached, by their doors.
+    # Connections that were taken while no leader could be reached, by their doors.
     waiting: list[tuple[str, socket.socket]] = field(default_factory=list)
 
 

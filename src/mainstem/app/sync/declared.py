@@ -82,7 +82,7 @@ class DeclaredTypes:
 
     @asynccontextmanager
     async def changing(self, namespace: str) -> AsyncIterator[None]:
-        """Have nobody know what is declared in a namespace while that changes: who asks waits."""
+        """Make every reader wait for what is declared in a namespace while that changes."""
         async with self._loading:
             self._known.pop(namespace, None)
             yield

@@ -30,7 +30,7 @@ class Declaring:
         fresh = {name: kind for name, kind in columns.items() if before.get(name) != kind}
         looked = await self._check(table, fresh, self._held().get(table, NOWHERE))
         async with self._declared.changing(table.namespace):
-            # What came since; from here on nobody is shown a row before the types are known.
+            # What came since; from here on no client is shown a row before the types are known.
             await self._check(table, fresh, looked)
             yield
 

@@ -1,8 +1,8 @@
 """Writers that share a transaction: those who came while the last one became durable are part of the next.
 
 To make many commits durable costs as much as one. The first writer leads: it carries out what is waiting, tells the
-others what became of theirs, and lets the first of those who came meanwhile lead next. Nobody waits for others to come,
-so a lone writer is as fast as if it had the store to itself, and there is no thread to hand its work to.
+others what became of theirs, and lets the first of those who came meanwhile lead next. No writer waits for others to
+come, so a lone writer is as fast as if it had the store to itself, and there is no thread to hand its work to.
 """
 
 import threading

@@ -98,7 +98,7 @@ class CatalogDoor:
 
     async def _declare(self, asked: Asked, line: Line) -> Answer | AtHand:
         try:
-            # First of all: what rows are on their way is nobody else's business.
+            # First of all: others must not learn what rows are on their way.
             await self._threads.run(lambda: authorize(self._catalog, asked))
             async with self._declaring(asked.ident.table_name, declared_columns(asked.body)):
                 return await self._threads.run(lambda: self._respond(asked, line))

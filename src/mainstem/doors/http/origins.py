@@ -1,6 +1,6 @@
 """Which web pages may ask: by the name a request was sent to (Host) and the page it comes from (Origin).
 
-A server that asks nobody for a token listens on loopback only, but a browser on the same machine opens pages of
+A server that asks for no token listens on loopback only, but a browser on the same machine opens pages of
 anybody. Two ways lead from such a page to the server, and each has its rule, on every path:
 
     a request to another origin   the page's own origin is named (Origin, Sec-Fetch-Site): it has to be of this machine

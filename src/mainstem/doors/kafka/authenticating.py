@@ -143,7 +143,7 @@ async def _plain(authentication: Authentication, said: bytes) -> tuple[Principal
     except (ValueError, UnicodeDecodeError) as error:
         raise Unauthenticated("login. expected=name and password, each after a zero byte", "login_invalid") from error
     if acts_as not in ("", user):
-        raise Unauthenticated("nobody acts as somebody else", "login_invalid")
+        raise Unauthenticated("a user cannot act as another", "login_invalid")
     if authentication.tokens.is_on and password.count(".") == 2:
         return authentication.tokens.principal(password), password
     return await authentication.users.check(user, password), None

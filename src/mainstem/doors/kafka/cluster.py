@@ -25,7 +25,7 @@ PARTITIONS_PER_ANSWER_MAX = 2_000
 # with every transaction, and partitions take part with their first record.
 FEATURES: Mapping[str, int] = MappingProxyType({"group.version": 1, "transaction.version": 2})
 _KNOWS_ZERO = 4
-# "Nobody asked": the bit mask of what somebody may do is not given.
+# "Not asked for": the bit mask of what somebody may do is not given.
 _NOT_ASKED = -(1 << 31)
 
 

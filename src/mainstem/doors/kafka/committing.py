@@ -73,7 +73,7 @@ def _named(each: Any, *, by_id: bool) -> dict[str, Any]:
 
 
 async def _look_up_views(grouping: Grouping, topics: Iterable[Any] | None) -> None:
-    """After a restart nobody may have asked for a view yet: this finds it."""
+    """After a restart no client may have asked for a view yet: this finds it."""
     for each in topics or ():
         if grouping.cluster.views.is_view(getattr(each, "name", "")):
             await grouping.cluster.views.get(each.name)

@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
             except Invalid as error:
                 self._end(f"request refused: {error}")
                 return
-            # The task's edge: without it nobody would read the connection, nor close it.
+            # The task's edge: without it the connection would be neither read nor closed.
             except Exception:
                 logger.exception("kafka.request_failed", extra={"peer": self.context.peer})
                 self._end("request failed")

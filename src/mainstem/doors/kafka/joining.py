@@ -63,7 +63,7 @@ async def _produce(
                 return None if request.acks == 0 else _refused(request, refused, version)
             context.version = version
             # Up to its first await the handler puts the records in line: then the next one may. Where the connection
-            # is lost right here nobody waits for the answer, and the records are durable or not, as ever.
+            # is lost right here no client waits for the answer, and the records are durable or not, as ever.
             answering = asyncio.ensure_future(produce(request, context))
             await asyncio.sleep(0)
     finally:

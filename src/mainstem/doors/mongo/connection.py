@@ -122,12 +122,12 @@ class Connection(asyncio.Protocol):
         self._decoder.message_bytes_max = MESSAGE_BYTES_MAX
 
     def log_out(self) -> None:
-        """It is nobody's again; where no login is asked for, that is anyone's."""
+        """It has no user again; where no login is asked for, it needs none."""
         self.principal, self.users_version = None if self.door.asks_for_login else ANYONE, self.door.users.version
         self._decoder.message_bytes_max = MESSAGE_BYTES_MAX if self.principal else LOGIN_MESSAGE_BYTES_MAX
 
     def look_up(self) -> None:
-        """Users changed: find out who it is now. A user that is gone is nobody."""
+        """Users changed: find out who it is now. Where that user is gone, it has none."""
         if self.principal is not None and self.principal.is_authenticated:
             found = self.door.users.find(self.principal.sub, self.users_version)
             if found is None:
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
             data = body if isinstance(body, bytes) else encode_document(body)
             self._transport.write(reply(request, data, self._replies, more_to_come=more))
             if not self._can_write.is_set():
-                # A slow reader holds one reply, and nobody else up.
+                # A slow reader holds one reply, and does not delay others.
                 await self._can_write.wait()
             if not more or self._ended:
                 return

@@ -21,7 +21,7 @@ PARSED_FACTOR = 8
 WALK_BYTES, STREAM_BYTES, ROWS_BYTES, SNAPSHOT_BYTES = 2_000, 16 * 1024, 64 * 1024, 2 * 1024 * 1024
 RANGE_BYTES = 200
 IDLE_S = 600.0
-# At a bound nobody loses a cursor that was used a moment ago.
+# At a bound no client loses a cursor that was used a moment ago.
 IDLE_S_MIN = 1.0
 FIRST_BATCH = 101
 BATCH_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
@@ -47,7 +47,7 @@ class Cursor:
     source: Source | None
     # Instead of a source: where it goes on is all that is kept.
     walk: Walk | None = None
-    # What it holds while nobody asks for more.
+    # What it holds between two requests for more.
     held_bytes: Callable[[], int] = lambda: ROWS_BYTES
     session: bytes | None = None
     # Of a change stream: waits for more, up to some seconds, and returns documents that are ready.
@@ -60,7 +60,7 @@ class Cursor:
     is_busy: bool = False
     # Fields that each batch of a change stream carries.
     token: Callable[[], dict[str, object]] | None = None
-    # Whose it is, with the rights that it was opened with: after those changed it is nobody's.
+    # Whose it is, with the rights that it was opened with: after those changed no client may use it.
     principal: Principal | None = None
     # What it was counted with when it was kept.
     counted_bytes: int = 0
@@ -136,7 +136,7 @@ class Cursors:
             self.kill(each)
 
     def expire(self) -> None:
-        """End those that nobody has asked for a long time."""
+        """End those that were not asked for a long time."""
         before_s = time.monotonic() - self._idle_s
         for cursor in list(self._cursors.values()):
             if cursor.used_s > before_s:

@@ -143,7 +143,7 @@ class Sessions:
             session.transaction.abort()
 
     def expire(self) -> None:
-        """End transactions that take too long, and forget sessions that nobody uses."""
+        """End transactions that take too long, and forget sessions that are not used."""
         now_s = self._clock.monotonic_s()
         for session in list(self._sessions.values()):
             transaction = session.transaction
@@ -174,7 +174,7 @@ class Sessions:
             step = _STEPS[transaction.state, event]
             if isinstance(step, int):
                 if event is TxnEvent.COMMIT and self._documents.state.answered(session.id, number):
-                    # Its client went away while it was written, or nobody could be told the outcome then.
+                    # Its client went away while it was written, or the outcome could not be told then.
                     return None
                 raise _refusal(step, number, transaction.state)
             return transaction if step == "go" else None

@@ -252,7 +252,7 @@ class _Connection:
 
 
 async def _refuse(scope: Any, send: Send, error: MainstemError) -> None:
-    """Answer the handshake itself: nobody who may not connect gets a connection."""
+    """Answer the handshake itself: a client that may not connect gets no connection."""
     answer = refusal(error)
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await _close(send, *close_of(error))

@@ -123,7 +123,7 @@ def _describe(state: State, operation: DocumentOperation) -> None:
 
 
 def bare_description(name: str) -> dict[str, Any]:
-    """What is known of a collection that nobody created: a table of another door, for one."""
+    """What is known of a collection that was not created by name: a table of another door, for one."""
     return {"_id": name, "options": {}, "indexes": [], "foreign": True}
 
 
@@ -156,7 +156,7 @@ def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
 
 
 def told_by(rows: Rows) -> Iterator[RowChange]:
-    """The changes of rows that nobody has applied: of these only what they wrote is known."""
+    """The changes of rows that the store has not applied: of these only what they wrote is known."""
     database, collection = collection_of(rows.table)
     for index, position in enumerate(rows.positions):
         if rows.errors is not None and rows.errors[index] is not None:

@@ -39,7 +39,7 @@ def check_size(document: bytes) -> None:
 
 
 def encode_checked(values: Any) -> bytes:
-    """A document that was computed, as BSON. Refuses one that is too large, or that nobody could read back: nested too
+    """A document that was computed, as BSON. Refuses one that is too large, or that could not be read back: nested too
     deep by an expression, or with `$ref` beside what is no reference. Raises Invalid."""
     document = encode_document(values)
     check_size(document)

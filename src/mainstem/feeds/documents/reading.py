@@ -27,7 +27,7 @@ SORT_BYTES_MAX = 100 * 1024 * 1024
 TICK_DOCUMENTS = 128
 _DOCUMENT_OVERHEAD_BYTES = 300
 
-# By collection and id, what a transaction has written and nobody else sees yet; None is a delete.
+# By collection and id, what a transaction has written and no other reader sees yet; None is a delete.
 Overlay = dict[tuple[str, str], dict[bytes, bytes | None]]
 
 

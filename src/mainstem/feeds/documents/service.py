@@ -208,7 +208,7 @@ class Documents:
     # What arrives
 
     def on_lost(self) -> None:
-        """A batch is in the log of which nobody could be told the place."""
+        """A batch is in the log, and its writer could not be told the place."""
         self._stale = True
 
     def on_arrival(self, arrival: Arrival) -> None:
@@ -244,7 +244,7 @@ class Documents:
             self._take_rows(arrival)
         else:
             self._untrack(batch.tables)
-            # Nobody listens: whoever resumes before this batch reads it in the log.
+            # No stream is open: one that resumes before this batch reads it in the log.
             self._forget_recent(appended.last)
         self._hlc = max(self._hlc, appended.hlc_first + batch.count - 1)
         self._cover(appended.last)
@@ -271,7 +271,7 @@ class Documents:
         self._happened(whole, changes, len(arrival.batch.payload))
 
     def _untrack(self, tables: Set[TableName]) -> None:
-        """Other doors wrote to tables that nobody has taken over."""
+        """Other doors wrote to tables that the store has not taken over."""
         if fresh := tables - self._untracked:
             self._untracked |= fresh
             self.state.begin()
@@ -372,7 +372,7 @@ class Documents:
             known = self.state.find(database, name)
             description = bare_description(name) if known is None else dict(known.document)
             covered = await self.tables.covered(table)
-            # Into an empty collection, which nobody else sees before it is whole.
+            # Into an empty collection, which no other client sees before it is whole.
             self.state.drop(database, name)
             description.pop(UNLOADED, None)
             collection = self.state.describe(database, name, {**description, UNLOADED: True})

@@ -438,7 +438,7 @@ class State:
         return found
 
     def forget_answers(self, before_ms: int) -> None:
-        """Nobody retries these any more."""
+        """These are not retried any more."""
         self.begin()
         self.db.execute("DELETE FROM answers WHERE at_ms < ?", (before_ms,))
 

@@ -72,7 +72,7 @@ class ChangeStream:
         self.is_over = False
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """Its reader is gone."""
         self._unlisten()
 
     async def read(self, wait_s: float) -> list[dict[str, Any]]:

@@ -49,12 +49,12 @@ class Tables(Protocol):
 
     async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> list[tuple[Any, ...]] | None:
         """The rows of a query over tables, with what the log has beyond them where `latest`; None where there are too
-        many, or nobody can answer now."""
+        many, or the answer cannot be had now."""
         ...
 
 
 def keep_untracked(db: sqlite3.Connection, tables: Iterable[TableName]) -> None:
-    """Other doors wrote to these tables; nobody has taken them over."""
+    """Other doors wrote to these tables; the store has not taken them over."""
     db.executemany("INSERT OR IGNORE INTO untracked VALUES (?)", [(str(table),) for table in tables])
 
 

@@ -83,7 +83,7 @@ class Unit:
                 if self.is_transaction:
                     raise WriteConflict from None
                 await self.flush()
-                # It may have let go while this unit was written: nobody would wake a waiter then.
+                # It may have let go while this unit was written: no unit would wake a waiter then.
                 if busy.holder.holds:
                     await busy.holder.wait()
 
@@ -225,7 +225,7 @@ class Unit:
             free = len(keys)
         if free == 0:
             return 0
-        # Held before they are looked up: so nobody else takes one until this is written.
+        # Held before they are looked up: so no other unit takes one until this is written.
         self._hold(holds[:free])
         # One that this unit is making has no number yet, and nothing in it.
         if collection.number and (taken := self.state.taken(collection, keys[:free])):

@@ -159,7 +159,7 @@ class ClassicGroup:
         return min(dues, default=None)
 
     def tick(self, now_s: float) -> None:
-        """Let what is due happen: lost members, ids that nobody came back with, waits that are over."""
+        """Let what is due happen: lost members, ids that no member came back with, waits that are over."""
         for member_id in [name for name, due in self._pending.items() if due <= now_s]:
             del self._pending[member_id]
         # One that waits for our answer is not lost: its client cannot send a heartbeat meanwhile.

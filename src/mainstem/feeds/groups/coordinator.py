@@ -161,7 +161,7 @@ class Coordinator:
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> None:
         """Stay in a group. Raises Refused."""
-        # It only moves a deadline further away, so nobody need be told.
+        # It only moves a deadline further away, so no member need be told.
         self._classic(group_id).heartbeat(member_id, generation, instance_id, self._clock.monotonic_s())
 
     def leave(self, group_id: str, members: Iterable[tuple[str, str | None]]) -> list[Refused | None]:

@@ -140,7 +140,7 @@ class ModernGroup:
         if not old.is_away:
             message = f"the instance is a member already. got={instance_id:.100}"
             raise Refused(Reason.UNRELEASED_INSTANCE, message)
-        # It takes over what the instance had, so that nobody else moves.
+        # It takes over what the instance had, so that no other member's partitions move.
         del self.members[held]
         self.entries.append(_gone(self.group_id, held))
         new = self._add(Consumer(beat.member_id), instance_id)

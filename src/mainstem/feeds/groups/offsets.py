@@ -1,4 +1,4 @@
-"""Committed offsets: taken from members who may, answered once durable, forgotten when nobody needs them any more."""
+"""Committed offsets: taken from members who may, answered once durable, forgotten when they are not needed any more."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -107,7 +107,7 @@ class Offsets:
             await self.forget(group, [place for place in self.all_of(group) if place[0] == topic])
 
     async def expire(self) -> int:
-        """Forget what nobody needs any more; how many offsets that were.
+        """Forget what is not needed any more; how many offsets that were.
 
         A group's offsets stay as long as somebody is in it, and for the retention after the last one left. Those of
         somebody who was never in a group stay for as long after each was committed.

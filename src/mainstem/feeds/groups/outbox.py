@@ -103,7 +103,7 @@ class Outbox:
             # The members that wait are told, and ask again.
             error = failed
             logger.warning("a write of the groups' journal failed: %s", failed)
-        # An error of ours. Nobody knows what is durable, and nobody may wait for ever: all groups pass here.
+        # An error of ours. What is durable is not known, and no caller may wait for ever: all groups pass here.
         except Exception as failed:
             error = OutcomeUnknown(f"the groups' journal failed. got={failed!r}")
             logger.exception("kafka.outbox_failed")

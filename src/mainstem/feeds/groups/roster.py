@@ -52,7 +52,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def clear(self) -> None:
-        """Nobody is left."""
+        """No member is left."""
         self.members.clear()
         self._instances.clear()
         self.leader = None

@@ -167,7 +167,7 @@ class Partition:
         if head.producer_epoch < epoch:
             raise Refused(f"producer epoch. expected={epoch} got={head.producer_epoch}", reason="fenced_epoch")
         if epoch in (-1, head.producer_epoch):
-            # Nobody knows the producer: it was idle so long that it was forgotten, and goes on where it is.
+            # The producer is not known: it was idle so long that it was forgotten, and goes on where it is.
             expected = head.base_sequence if last < 0 else (last + 1) & 0x7FFF_FFFF
         else:
             expected = 0

@@ -2,7 +2,7 @@
 
 To open rows and to put them into batches is all Python: in the gateway it would take the interpreter away from
 consumers at the tail, who are served from memory. So a consumer gigabytes behind costs the gateway one message each way
-per fetch. A process is started when it is first needed, ends when nobody needed it for a while, and keeps nothing but
+per fetch. A process is started when it is first needed, ends when it was not needed for a while, and keeps nothing but
 caches.
 """
 

@@ -259,7 +259,7 @@ class TopicsState:
     def dump(self) -> bytes:
         """See `log.companion.ReadingCompanion`."""
         if self._last == NOWHERE or not (self.topics or self.ends or self.journal_number):
-            # Nobody ever used the door.
+            # The door was never used.
             return b""
         return _encoder.encode(
             _Stored(

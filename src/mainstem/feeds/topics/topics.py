@@ -72,7 +72,7 @@ class Journal:
         """Put changes in line, as one batch, at once and in the order of calls; all of them or none is durable.
 
         Awaiting the answer waits for that: then the state's sections have been told (`Section.apply`). Raises, now or
-        when awaited, a MainstemError where they are not in the log; OutcomeUnknown where nobody knows.
+        when awaited, a MainstemError where they are not in the log; OutcomeUnknown where that cannot be known.
         """
         if self._line is None:
             self._line = Line(self._gate, self._log, JOURNAL_SOURCE, self._state.journal_number)
@@ -251,7 +251,7 @@ class Topics:
             await self._change(start_change(topic, partition, start_offset, self.settings.namespace))
 
     async def new_producer_id(self) -> int:
-        """A producer id that nobody ever had. They are made durable by the thousand."""
+        """A producer id that was never given before. They are made durable by the thousand."""
         if not self._producer_ids:
             async with self._changing:
                 if not self._producer_ids:

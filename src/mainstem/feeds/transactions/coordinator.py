@@ -284,7 +284,7 @@ class Transactions:
                 await self._end(_fenced(known), commits=False)
 
     async def expire(self) -> int:
-        """Forget names that nobody used for long; how many."""
+        """Forget names that were not used for long; how many."""
         before_ms = self._clock.now_ms() - self.settings.expiry_s * 1000
         old = [each.name for each in self.all() if each.state in _DONE and each.updated_ms < before_ms]
         for name in old:
@@ -369,5 +369,5 @@ class Transactions:
 
 
 def _fenced(known: Transaction) -> Transaction:
-    """With an epoch that nobody was told: who has the transaction open can neither write to it nor end it."""
+    """With an epoch that no producer was told: the one that has it open can neither write to it nor end it."""
     return msgspec.structs.replace(known, epoch=known.epoch + 1, last_producer_id=-1, last_epoch=-1)

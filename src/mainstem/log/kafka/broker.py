@@ -181,7 +181,7 @@ class Sender:
                 "message.timeout.ms": 0,
                 "retry.backoff.ms": 20,
                 "retry.backoff.max.ms": 200,
-                # It asks nobody on the way whether the topic is still there.
+                # The client does not ask on the way whether the topic is still there.
                 "topic.metadata.refresh.interval.ms": 60_000,
             }
         )

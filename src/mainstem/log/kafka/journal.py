@@ -1,9 +1,9 @@
 """The journal on Kafka: who owns it, and what is done so that every record of ours is known to count or not.
 
 A group is acknowledged when Kafka has all of its records, at the offsets that follow the last one that we know. Then
-nobody else wrote in between, so they count. In any other case (an error, an offset further on, a fatal producer) what
-happened is not guessed: everything up to the end is read, a new term is claimed under which nothing of the old producer
-counts that is still on its way, and what was read until there is what is in the log.
+no other writer wrote in between, so they count. In any other case (an error, an offset further on, a fatal
+producer) what happened is not guessed: everything up to the end is read, a new term is claimed under which nothing of
+the old producer counts that is still on its way, and what was read until there is what is in the log.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The topic's side of a move (`log/leaving`): what is in the topic, and records put there so that all of them count.
 
-A move is one term from its `Move` to its `Moved`. Whoever claims the topic in between ends it: nothing of ours counts
-after that, and the next run begins anew.
+A move is one term from its `Move` to its `Moved`. A gateway that claims the topic in between ends it: nothing of ours
+counts after that, and the next run begins anew.
 """
 
 import secrets
@@ -25,7 +25,7 @@ class Found(Enum):
     """What a topic has, as seen by the one who wants to move a log there."""
 
     NOTHING = "nothing"
-    # A part of ours, by a run that did not come to its end; nobody has served it.
+    # A part of ours, by a run that did not come to its end; no gateway has served it.
     A_PART = "a part"
     OURS = "ours"
     OTHERS = "another log"
@@ -118,7 +118,7 @@ class Moving:
             if value != next(expected, None) or self._reading.take(offset, key, value) is None:
                 raise Corrupt("a record is not as it was written", place=f"{self._settings.topic}:{offset}")
             on_read(len(value))
-            # Nobody may take the log for one without an owner.
+            # No gateway may take the log for one without an owner.
             if time.monotonic() - self._wrote_s >= self._settings.beat_s:
                 self._send([records.encode_note(Beat())])
 

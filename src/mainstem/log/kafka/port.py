@@ -105,13 +105,13 @@ class Journal(Protocol):
         """The log has another identity from the next position on. Its segments are in that one's store before."""
 
     def plan(self, first: LogPosition, last: LogPosition) -> None:
-        """A segment is about to be made of these positions. Whoever owns the log later makes the same."""
+        """A segment is about to be made of these positions. A gateway that owns the log later makes the same."""
 
     def is_worth_trimming(self, done: LogPosition) -> bool:
         """Whether `trim` would forget enough. The one method that any thread may call."""
 
     def trim(self, stored: Stored, done: LogPosition) -> None:
-        """Keep the companion, and forget changes up to `done`, which nobody will ask the journal for."""
+        """Keep the companion, and forget changes up to `done`, which no reader will ask the journal for."""
 
     def close(self) -> None:
         """Let go of it, where no writer was begun."""

@@ -1,7 +1,8 @@
 """Standing by: wait until a log has no owner, without disturbing the one that it has.
 
 The owner writes something all the time, if only beats. It is taken for dead when nothing came for a whole lease while
-Kafka answered. That decides only who begins: whoever claims the log fences the other, dead or not.
+Kafka answered. That decides only who begins: the gateway that claims the log fences the other, dead or
+not.
 """
 
 import logging
@@ -58,7 +59,7 @@ class Lead(NamedTuple):
 
 
 class Leads:
-    """Who leads a log, by its records from any of them on: whoever claimed it last, as far as its records tell."""
+    """The gateway that claimed a log last, and so leads it, as far as its records from any of them on tell."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -146,7 +147,7 @@ class Standby:
         return end > 0
 
     def _is_free(self) -> bool:
-        """Look at what came. True where nobody owns the log."""
+        """Look at what came. True where no gateway owns the log."""
         for offset, key, value in self._reader.poll(self._settings.beat_s / 2):
             self._owner.take(key, value)
             self._leads.take(offset, value, is_gone=self._owner.is_gone)

@@ -94,7 +94,7 @@ class KafkaWriter(WalWriter):
             self._refuse(group, str(error))
             self._lose(str(error))
             return
-        # Also where the partition cannot be read any more: then nobody knows.
+        # Also where the partition cannot be read any more: then it cannot be known.
         except Exception as error:
             self._taken_bytes += sum(pending.size for pending in group)
             self._deliver(Unsure(group, describe(error)))
@@ -135,7 +135,7 @@ class KafkaWriter(WalWriter):
         return None
 
     def _roll(self) -> None:
-        # Whoever reads the partition begins a file where we do, so that segments end where files do.
+        # A gateway that reads the partition begins a file where we do, so that segments end where files do.
         if self._active.changes:
             self._journal.mark()
         super()._roll()

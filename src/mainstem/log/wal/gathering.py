@@ -6,7 +6,7 @@ under way, and there are twice as many. While much is written a group therefore 
 way before: at most half as long as a sync takes, and not again for a while where that was in vain.
 """
 
-# Under way: with less, a sync costs nobody anything but its own time.
+# Under way: with less, a sync delays no batch but its own.
 GATHERED_BYTES_MIN = 128 * 1024
 # A wait beyond this is more than a sync on a good disk takes.
 WAIT_S_MAX = 0.004

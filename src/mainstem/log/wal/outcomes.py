@@ -74,7 +74,7 @@ class Away(NamedTuple):
 
 
 class Back(NamedTuple):
-    """It answers again. There may be no group to say so: nobody may send any while they are refused."""
+    """It answers again. There may be no group to say so: clients may send none while they are refused."""
 
 
 class Lost(NamedTuple):

@@ -147,7 +147,7 @@ class WalWriter:
     def _do(self, call: Call) -> None:
         try:
             call.work()
-        # The thread's edge: whoever called hears of it.
+        # The thread's edge: the caller is told the error.
         except Exception as error:
             self._deliver(Called(call.ticket, error))
         else:

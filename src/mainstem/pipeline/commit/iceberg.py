@@ -115,7 +115,7 @@ class IcebergCommits:
             raise next(iter(lost.values()))
 
     def _stage(self, change: IcebergChange, batch: str) -> None:
-        """Write manifests. Nobody sees them before the transaction is committed."""
+        """Write manifests. No reader sees them before the transaction is committed."""
         transaction, table = change.table.transaction, change.table
         specs = table.java.specs()
         if change.is_state and (change.files or change.deletes):

@@ -82,7 +82,7 @@ class LakeTable:
         self.transaction = self.java.newTransaction()
 
     def stage(self, update: Any) -> None:
-        """Put an update into the transaction. Its manifests last when this returns, and nobody sees them."""
+        """Put an update into the transaction. Its manifests last when this returns, and no reader sees them."""
         commit(update)
         durable.sync_files(self.staged_files())
 

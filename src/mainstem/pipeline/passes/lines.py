@@ -38,7 +38,7 @@ def judge_lines(table: TableName, times: TimesRule, batches: Iterator[pa.RecordB
         if not batch.num_rows:
             continue
         lines = _texts(batch)
-        # Each by itself: of several that are joined nobody could tell where one ends.
+        # Each by itself: of several that are joined it could not be told where one ends.
         for number, line in enumerate(lines.cast(pa.binary()).to_pylist()):
             try:
                 _object(line)

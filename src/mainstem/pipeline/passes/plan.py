@@ -98,7 +98,7 @@ class TableTask:
     seen: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Columns that the table cannot have, with the reason.
     refused: Mapping[str, str] = field(default_factory=dict)
-    # Why no change can be taken, where the table is nobody's to write: all of them are dead letters.
+    # Why no change can be taken, where no door may write the table: all of them are dead letters.
     refusal: str = ""
     # Whether rows may be partial, late or out of order: then columns are merged one by one with the old rows.
     merges: bool = False

@@ -29,7 +29,7 @@ ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExt
 DELTA_EXTENSIONS = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _ICEBERG_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-# Settings whose values nobody else may see. Spark itself hides those of such names in its pages and event logs.
+# Settings whose values must not be shown. Spark itself hides those of such names in its pages and event logs.
 _SECRET = re.compile(r"secret|password|token|credential|access.?key|private.?key", re.IGNORECASE)
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 # How often Spark tries a task on a cluster (spark.task.maxFailures), and here in local mode too.
@@ -245,7 +245,7 @@ def _configuration(settings: SessionSettings) -> dict[str, str]:
     if settings.ui_port:
         configuration["spark.ui.port"] = str(settings.ui_port)
     if settings.master.startswith("local"):
-        # Nobody else needs to reach the driver: it would be a door that admission does not guard.
+        # No other process needs to reach the driver: it would be a door that admission does not guard.
         configuration |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     configuration |= {f"spark.hadoop.{name}": value for name, value in _hadoop(settings.store).items()}
     for name, properties in settings.catalogs.items():

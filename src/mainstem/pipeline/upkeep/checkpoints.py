@@ -70,7 +70,7 @@ def make_checkpoint(spark: SparkSession, lake: Lake, order: CheckpointOrder) -> 
 def _evidence(spark: SparkSession, lake: Lake, order: CheckpointOrder) -> DataFrame:
     """Every write to a column and every delete: `table, row_id, column, value, hlc, source`; a delete has no column.
 
-    Ours up to the position, and all that other logs wrote: pulls bring those to nobody.
+    Ours up to the position, and all that other logs wrote: no pull answers with those.
     """
     parts, lineage = [], Lineage(tuple(order.lineage))
     seen = _held_before(order)

@@ -167,7 +167,7 @@ class Compaction:
     def _commit(
         self, table: LakeTable, planned: Planned, group: Group, written: Sequence[Any], done: Compacted
     ) -> None:
-        """Replace the old files by the new ones, if nobody has deleted from them since they were read."""
+        """Replace the old files by the new ones, if no commit has deleted from them since they were read."""
         table.refresh()
         planned.gone |= {file.path for file in group.files}
         dangling = [path for path, files in planned.applies_to.items() if files <= planned.gone]

@@ -1,6 +1,6 @@
 """One try at one load without the log, in its table's turn: read, write, merge with what the table knows, commit.
 
-Files are nobody's until the commit, which is made on what was looked at or not at all.
+Files belong to no table until the commit, which is made on what was looked at or not at all.
 """
 
 import json
@@ -197,7 +197,7 @@ class Load:
     # Rows
 
     def _write(self, state: LakeTable, rows: DataFrame) -> dict[str, dict[str, Any]]:
-        """Spark's own writer; the files are nobody's yet. Returns their descriptions by their names."""
+        """Spark's own writer; the files belong to no table yet. Returns their descriptions by their names."""
         spark = self._lake.classes
         set_id = str(uuid.uuid4())
         is_partitioned = bool(state.spec()["fields"])

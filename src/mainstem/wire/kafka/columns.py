@@ -71,7 +71,7 @@ def _columns(head: BatchHead, data: bytes, ends: _Numbers) -> RecordColumns:
     numbers = np.frombuffer(data, np.uint8)
     sizes, at = _varints(numbers, np.concatenate((_FIRST, ends[:-1])))
     _check(at + sizes, ends)
-    # Behind one byte of attributes, which nobody uses.
+    # Behind one byte of attributes, which Kafka leaves unused.
     time_deltas, at = _varints(numbers, at + 1)
     offset_deltas, at = _varints(numbers, at)
     _check(offset_deltas, np.arange(head.records))

@@ -20,7 +20,7 @@ CRC_START = 21
 MAGIC = 2
 
 # What one batch may have, which is also what librdkafka puts into one at most. A few kilobytes of zstd can stand for
-# many millions of empty records, and whoever opens them, the sealer or a search by time, holds them all.
+# many millions of empty records, and what opens them, the sealer or a search by time, holds them all.
 RECORDS_MAX = 1_000_000
 
 # Attributes: the codec in the lowest three bits, then these.

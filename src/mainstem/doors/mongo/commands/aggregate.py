@@ -122,7 +122,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 
 
 async def _run(call: Call, name: str | None, pipeline: Pipeline) -> tuple[Iterator[Mapping[str, Any] | None], Any]:
-    """The documents of a pipeline, and what to call when nobody wants more of them."""
+    """The documents of a pipeline, and what to call when no more of them are wanted."""
     documents, scope = call.door.documents, call.scope()
     known: dict[tuple[str, str], Collection] = {}
     for other in pipeline.reads:

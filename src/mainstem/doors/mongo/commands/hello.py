@@ -134,7 +134,7 @@ async def sasl_continue(call: Call) -> Reply:
 
 @command("logout", role=None)
 async def logout(call: Call) -> Reply:
-    """Be nobody again."""
+    """Log the connection out."""
     call.connection.log_out()
     return {}
 

@@ -264,7 +264,7 @@ async def kill_cursors(call: Call) -> Reply:
     for each in call.documents("cursors"):
         if not isinstance(each, int) or isinstance(each, bool):
             raise wrong_type("killCursors", "cursors", each, "long")
-        # Of others' cursors nobody learns, and nobody ends them.
+        # A client neither learns of others' cursors nor ends them.
         is_own = cursors.owner(int(each)) == call.principal
         (killed if is_own and cursors.kill(int(each)) else missing).append(Int64(each))
     return {"cursorsKilled": killed, "cursorsNotFound": missing, "cursorsAlive": [], "cursorsUnknown": []}

@@ -163,7 +163,7 @@ async def change_roles(call: Call) -> Reply:
 
 @command("dropUser", role=Role.ADMIN)
 async def drop_user(call: Call) -> Reply:
-    """A user goes: its connections are nobody's from now on."""
+    """A user goes: its connections have no user from now on."""
     name = _name(call)
     _found(call, name)
     _change(call, {name: None})
