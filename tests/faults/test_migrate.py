@@ -26,6 +26,7 @@ from mainstem.log.kafka import broker as clients
 from mainstem.log.kafka.journal import KafkaJournal
 from mainstem.log.kafka.moved import ASIDE, read_moved
 from mainstem.log.kafka.moving import Found, Moving
+from mainstem.log.kafka.records import Beat, encode_note
 from mainstem.model.errors import Conflict, Corrupt, Invalid
 from mainstem.model.position import Lineage, LogPosition
 from mainstem.runtime.clock import SystemClock
@@ -329,6 +330,37 @@ async def test_a_claim_behind_the_last_note_does_not_undo_a_move(
     with pytest.raises(Conflict, match="has another log"):
         await asyncio.to_thread(move, tmp_path / "1", config)
     await judge(tmp_path / "judge", kafka_settings(config), acknowledged)
+
+
+async def test_a_late_record_of_an_ended_term_does_not_undo_a_move(
+    tmp_path: Path, broker: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledged = await fill(tmp_path / "0")
+    config = new_config(broker)
+    settings = kafka_settings(config)
+    finish = Moving.finish
+    late: list[list[int] | None] = []
+
+    def rivalled_claim(topic: Moving, expected: tuple[Found, ...]) -> None:
+        # The other one claims before us, and writes once more when all but our `Moved` is written.
+        rival = Moving(settings, topic._lineage, lambda why: None)
+        claim(rival, expected)
+
+        def finish_behind_it(topic: Moving, last: LogPosition) -> None:
+            assert rival._sender is not None
+            late.append(rival._sender.send([encode_note(Beat())], lambda: False, lambda why: None))
+            rival.close()
+            finish(topic, last)
+
+        patched.setattr(Moving, "finish", finish_behind_it)
+        claim(topic, expected)
+
+    claim = Moving.claim
+    with monkeypatch.context() as patched:
+        patched.setattr(Moving, "claim", rivalled_claim)
+        plan = await asyncio.to_thread(move, tmp_path / "0", config)
+    assert plan.records > 0 and len(late) == 1 and late[0] is not None
+    await judge(tmp_path / "judge", settings, acknowledged)
 
 
 async def test_it_comes_back_until_something_new_was_taken(tmp_path: Path, broker: ApacheKafka) -> None:

@@ -128,7 +128,12 @@ class Moving:
 
     def finish(self, last: LogPosition) -> None:
         """Say that all of it is there: from here on it is the log."""
-        self._note(Moved(last + 1))
+        try:
+            self._note(Moved(last + 1))
+        except Conflict:
+            # A record of a term that had ended may have come before ours. That record does not count, and ours does.
+            if self.look() is not Found.OURS:
+                raise
         self.release()
 
     def void(self, move: Move) -> None:
