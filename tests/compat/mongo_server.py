@@ -31,12 +31,13 @@ class MongoServer(ServerProcess):
         users: dict[str, UserSettings] | None = None,
         tls: tuple[str, str] = ("", ""),
         query: QueryConfig | None = None,
+        spark: dict[str, str] | None = None,
     ) -> None:
         self.port = free_port()
         config = Config(
             server=ServerConfig(port=0, tls_cert=tls[0], tls_key=tls[1]),
             log=LogConfig(flush_interval_s=1.0),
-            pipeline=PipelineConfig(enabled=pipeline),
+            pipeline=PipelineConfig(enabled=pipeline, spark=spark or {}),
             mongo=MongoConfig(port=self.port, ttl_interval_s=0.5),
             users=users or {},
             query=query or QueryConfig(),

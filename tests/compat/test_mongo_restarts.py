@@ -104,3 +104,27 @@ async def test_a_client_that_syncs_sees_documents_and_changes_them(server: Mongo
         assert event["fullDocument"] == {"_id": 1, "title": "ink", "done": True}
         assert client.synced.a.find_one() == {"_id": 1, "title": "ink", "done": True}
     await transport.close()
+
+
+@pytest.mark.timeout(120)
+async def test_a_stream_behind_misses_nothing_that_memory_lets_go_of_meanwhile(server: MongoServer) -> None:
+    """It reads the log in parts. Between two of them more is written than is kept in memory for streams."""
+    before, large = 600, 6
+    with server.client() as client:
+        with client.kept.watch() as stream:
+            client.kept.a.insert_one({"_id": -1})
+            token = next(stream)["_id"]
+        for number in range(before):
+            client.kept.a.insert_one({"_id": number})
+    # What happened before is in the log alone.
+    server.kill()
+    await server.start()
+    with server.client() as client, client.kept.watch(resume_after=token, batch_size=10) as stream:
+        told = [next(stream)["documentKey"]["_id"]]
+        for number in range(before, before + large):
+            client.kept.a.insert_one({"_id": number, "text": "x" * (13 << 20)})
+        async with asyncio.timeout(60):
+            while len(told) < before + large:
+                if (event := await asyncio.to_thread(stream.try_next)) is not None:
+                    told.append(event["documentKey"]["_id"])
+    assert told == list(range(before + large))

@@ -20,7 +20,7 @@ from mainstem.doors.mongo.server import MongoDoor, MongoSettings
 from mainstem.feeds.documents.applying import bson_value
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
-from mainstem.feeds.documents.tables import TableRow
+from mainstem.feeds.documents.tables import TableRow, Told
 from mainstem.log import Log
 from mainstem.log.tap import Arrival, Tap
 from mainstem.model import LogPosition, MainstemError, NotFound, TableName
@@ -30,7 +30,7 @@ from mainstem.query.dispatch import Dispatcher
 from mainstem.query.engine import TIMEOUT_MS_MAX, QueryEngine, QueryRequest
 from mainstem.query.ports import Lake, named_tables
 from mainstem.query.statements.statement import WAREHOUSE
-from mainstem.query.tables import column_kinds, columns
+from mainstem.query.tables import SnapshotUse, column_kinds, columns
 from mainstem.runtime.clock import Clock
 from mainstem.sql import duckdb_name, duckdb_text
 from mainstem.tables.layout import CLOCKS, HLC, KEY, STATE_COLUMNS, column_name
@@ -41,6 +41,8 @@ from mainstem.wire.mongo.frames import MESSAGE_BYTES_MAX
 logger = logging.getLogger(__name__)
 
 _PAGE_ROWS = 50_000
+# What a table may answer for a collection: the gateway holds it.
+_ANSWER_BYTES_MAX = 128 * 1024 * 1024
 _OWN = frozenset(name for name, _ in STATE_COLUMNS)
 _clocks = msgspec.json.Decoder(dict[str, tuple[int, str]]).decode
 
@@ -115,10 +117,36 @@ class LakeTables:
             timeout_ms=max(1, min(TIMEOUT_MS_MAX, int(timeout_s * 1000))),
             freshness=Freshness.LATEST if latest else Freshness.SNAPSHOT,
         )
+        found = await self._rows(request)
+        return None if found is None else found[0]
+
+    async def is_large(self, table: TableName) -> bool:
+        """Whether reading all of a table is Spark's, by the route of queries."""
+        try:
+            return await self._dispatcher.is_for_spark(QueryRequest(sql=_documents_sql(table)), named_tables)
+        except MainstemError:
+            return False
+
+    async def run(self, table: TableName, stages: str, *, rows_max: int, timeout_s: float) -> Told | None:
+        """The documents that Spark makes of a table's by an order of stages."""
+        timeout_ms = max(1, min(TIMEOUT_MS_MAX, int(timeout_s * 1000)))
+        request = QueryRequest(sql=_documents_sql(table), limit=rows_max, timeout_ms=timeout_ms, stages=stages)
+        found = await self._rows(request)
+        if found is None:
+            return None
+        rows, snapshots = found
+        (snapshot,) = snapshots
+        return Told([document for (document,) in rows], LogPosition(snapshot.position))
+
+    async def _rows(self, request: QueryRequest) -> tuple[list[tuple[Any, ...]], tuple[SnapshotUse, ...]] | None:
         rows: list[tuple[Any, ...]] = []
+        size = 0
         try:
             async with self._dispatcher.open(request, named_tables) as running:
                 async for batch in running.batches():
+                    size += batch.nbytes
+                    if size > _ANSWER_BYTES_MAX:
+                        return None
                     rows += zip(*[column.to_pylist() for column in batch.columns], strict=True)
         except MainstemError as error:
             # Whatever it is (too many queries, a table that is gone, a sum that Spark cannot hold): documents answer.
@@ -126,8 +154,9 @@ class LakeTables:
             return None
         if running.truncated:
             return None
-        self._answered[str(running.stats().engine)] += 1
-        return rows
+        stats = running.stats()
+        self._answered[str(stats.engine)] += 1
+        return rows, stats.snapshots
 
 
 def _row(row: dict[str, Any], kinds: Mapping[str, Kind]) -> TableRow:
@@ -165,6 +194,10 @@ def _value(value: Any, kind: Kind | None) -> Any:  # noqa: PLR0911 - a closed un
     if isinstance(value, dict):
         return {name: _value(item, None) for name, item in value.items()}
     return [_value(item, None) for item in value] if isinstance(value, list) else value
+
+
+def _documents_sql(table: TableName) -> str:
+    return f"SELECT {KEY}, {DOCUMENT_COLUMN} FROM {_quoted(table)}"
 
 
 def _quoted(name: TableName) -> str:

@@ -115,14 +115,18 @@ class Average:
             self._sum.add(value)
 
     def result(self) -> Any:
-        if not self._count:
-            return None
-        total = self._sum.result()
-        if isinstance(total, Decimal128):
-            from mainstem.documents.expressions.numbers import DECIMAL, decimal_result
+        return mean(self._sum.result(), self._count)
 
-            return decimal_result("$avg", lambda: DECIMAL.divide(total.to_decimal(), Decimal(self._count)))
-        return float(total) / self._count
+
+def mean(total: Any, count: int) -> Any:
+    """What so many numbers with that sum come to on average; null without any."""
+    if not count:
+        return None
+    if isinstance(total, Decimal128):
+        from mainstem.documents.expressions.numbers import DECIMAL, decimal_result
+
+        return decimal_result("$avg", lambda: DECIMAL.divide(total.to_decimal(), Decimal(count)))
+    return float(total) / count
 
 
 class Least:

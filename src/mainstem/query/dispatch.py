@@ -93,7 +93,7 @@ class Dispatcher:
     ) -> AsyncIterator[Running | RunningElsewhere]:
         """Start a query on the engine that it belongs on. Leaving the block stops it if it is not over."""
         if self._big is None or request.freshness is Freshness.LATEST:
-            if request.engine is EngineName.SPARK:
+            if request.engine is EngineName.SPARK or request.stages:
                 what = "the latest" if self._big else "this server"
                 raise Invalid(f"Spark does not answer for {what}. expected=engine duckdb", reason="unsupported")
             async with self._engine.open(request, readable) as running:
@@ -107,9 +107,17 @@ class Dispatcher:
             await asyncio.to_thread(self._planner.check_own, loaded)
             async with self._elsewhere(self._big, translated, bound.tables, request) as big:
                 yield big
+        elif request.stages:
+            raise Invalid("stages run on Spark, where a query is large. got=a small one", reason="unsupported")
         else:
             async with self._engine.open(request, readable, bound) as running:
                 yield running
+
+    async def is_for_spark(self, request: QueryRequest, readable: Readable = everything) -> bool:
+        """Whether a query belongs on Spark, and there is one."""
+        if self._big is None or request.freshness is Freshness.LATEST:
+            return False
+        return await self._for_spark(await self._engine.bind(request, readable), request.engine) is not None
 
     async def _for_spark(self, bound: BoundQuery, asked: EngineName | None) -> SparkStatement | None:
         """The statement in Spark's words, where it is to run there."""
@@ -147,7 +155,9 @@ class Dispatcher:
 
         # One row more than asked for tells whether there are more.
         limit = request.limit + 1
-        batches = big.query(statement.sql, views, limit=limit, timeout_s=request.timeout_ms / 1000)
+        batches = big.query(
+            statement.sql, views, limit=limit, timeout_s=request.timeout_ms / 1000, stages=request.stages
+        )
         try:
             async with asyncio.timeout(request.timeout_ms / 1000):
                 yield RunningElsewhere(batches, await anext(batches), request.limit, measure)

@@ -59,6 +59,8 @@ class QueryRequest(msgspec.Struct, frozen=True, kw_only=True):
     freshness: Freshness = Freshness.SNAPSHOT
     # Where it runs; None leaves that to the plan.
     engine: EngineName | None = None
+    # Stages of a pipeline, for documents in the rows: Spark alone runs them, and only where the query is large.
+    stages: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.limit <= ROWS_MAX:

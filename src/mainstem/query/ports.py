@@ -85,9 +85,10 @@ class BigQueryEngine(Protocol):
     name: str
 
     def query(
-        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float
+        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float, stages: str = ""
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Run a checked SELECT in Spark's words over views of tables, for at most so many rows.
+        """Run a checked SELECT in Spark's words over views of tables, for at most so many rows. With `stages` its rows
+        are documents, and what comes is what those stages make of them (`wire/mongo/stages`).
 
         The first batch always comes, with or without rows; closing the iterator cancels. Raises Overloaded where the
         engine is not there.

@@ -30,6 +30,8 @@ class QueryOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     views: tuple[ViewOrder, ...]
     limit: int
     timeout_s: float
+    # An order of `wire/mongo/stages`, where executors are to run a pipeline's stages over the documents in the rows.
+    stages: str = ""
 
 
 class QueryFailed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -14,7 +14,7 @@ from mainstem.doors.mongo.connection import Connection
 from mainstem.doors.mongo.server import MongoDoor, MongoSettings
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.state import State
-from mainstem.feeds.documents.tables import TableRow
+from mainstem.feeds.documents.tables import TableRow, Told
 from mainstem.log import Log
 from mainstem.log.tap import Arrival, Tap
 from mainstem.model.batch import Batch, Encoding
@@ -49,6 +49,12 @@ class Lake:
 
     async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> None:
         raise AssertionError("a table without columns answers nothing")
+
+    async def is_large(self, table: TableName) -> bool:
+        return False
+
+    async def run(self, table: TableName, stages: str, *, rows_max: int, timeout_s: float) -> Told | None:
+        return None
 
 
 class World:

@@ -31,7 +31,7 @@ class FakeSpark:
         self._hangs = hangs
 
     async def query(
-        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float
+        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float, stages: str = ""
     ) -> AsyncIterator[pa.RecordBatch]:
         assert [table.name for table in views.values()] == [TableName("default", "orders")]
         self.asked.append(sql)

@@ -53,7 +53,7 @@ class SparkQueries:
     # What the query package asks
 
     async def query(
-        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float
+        self, sql: str, views: Mapping[str, PinnedTable], *, limit: int, timeout_s: float, stages: str = ""
     ) -> AsyncIterator[pa.RecordBatch]:
         """Hand the query to the pipeline, and pass on what it brings."""
         if self._asked_s is None or self._clock.monotonic_s() - self._asked_s > AWAY_S:
@@ -74,7 +74,7 @@ class SparkQueries:
             )
             for view, table in views.items()
         )
-        order = QueryOrder(id=uuid.uuid4().hex, sql=sql, views=orders, limit=limit, timeout_s=timeout_s)
+        order = QueryOrder(id=uuid.uuid4().hex, sql=sql, views=orders, limit=limit, timeout_s=timeout_s, stages=stages)
         query = self._queries[order.id] = _Query(order)
         try:
             async with self._changed:

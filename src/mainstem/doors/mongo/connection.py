@@ -141,6 +141,10 @@ class Connection(asyncio.Protocol):
         self._ended = True
         self._woken.set()
 
+    def kill(self) -> None:
+        """Let go of the socket now. What is under way is cancelled; a write on its way to the log gets there."""
+        self._transport.abort()
+
     async def _run(self) -> None:
         try:
             while True:

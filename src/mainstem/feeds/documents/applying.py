@@ -11,10 +11,10 @@ import msgspec
 
 from mainstem.feeds.documents.buried import bury, is_buried
 from mainstem.feeds.documents.checks import is_reserved
+from mainstem.feeds.documents.past import Past
 from mainstem.feeds.documents.shapes import Shapes, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
 from mainstem.feeds.documents.tables import forget_untracked
-from mainstem.log.seal.expand import Rows
 from mainstem.model.position import LogPosition
 from mainstem.wire.mongo.batches import (
     DOCUMENT_COLUMN,
@@ -44,6 +44,8 @@ class RowChange(NamedTuple):
     operation: str
     id: Any
     position: int
+    # Among the rows at the position.
+    number: int
     hlc: int
     # The document after it and before it; None where there is none.
     after: bytes | None
@@ -132,8 +134,10 @@ def keys_of(batch: DocumentBatch) -> list[bytes]:
     return [key_bytes(operation.key) for operation in batch.operations]
 
 
-def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
+def apply_rows(state: State, past: Past) -> list[RowChange]:
     """Take over the rows that a batch of another door has for one table."""
+    rows = past.rows
+    assert rows is not None
     database, name = collection_of(rows.table)
     if not name or is_reserved(name):
         return []
@@ -142,23 +146,26 @@ def apply_rows(state: State, rows: Rows, source: str) -> list[RowChange]:
     state.shaped(collection, None)
     state.touched(collection, LogPosition(rows.positions[-1]))
     changes = []
-    for index, position in enumerate(rows.positions):
+    for index, place in enumerate(zip(rows.positions, past.numbers, strict=True)):
         if rows.errors is not None and rows.errors[index] is not None:
             continue
         text = rows.columns[index]
         columns = {} if text is None else msgspec.json.decode(text)
         change = _apply_row(
-            state, collection, rows.ops[index], rows.keys[index], columns, rows.hlcs[index], source, position
+            state, collection, rows.ops[index], rows.keys[index], columns, rows.hlcs[index], past.source, place
         )
         if change is not None:
             changes.append(change)
     return changes
 
 
-def told_by(rows: Rows) -> Iterator[RowChange]:
+def told_by(past: Past) -> Iterator[RowChange]:
     """The changes of rows that the store has not applied: of these only what they wrote is known."""
+    rows = past.rows
+    if rows is None:
+        return
     database, collection = collection_of(rows.table)
-    for index, position in enumerate(rows.positions):
+    for index, place in enumerate(zip(rows.positions, past.numbers, strict=True)):
         if rows.errors is not None and rows.errors[index] is not None:
             continue
         text = rows.columns[index]
@@ -166,7 +173,7 @@ def told_by(rows: Rows) -> Iterator[RowChange]:
         operation = "insert" if rows.ops[index] == "read" else rows.ops[index]
         identity = id_of_key(rows.keys[index])
         after = encode_document({"_id": identity, **columns}) if operation == "insert" else None
-        yield RowChange(database, collection, operation, identity, position, rows.hlcs[index], after, None, columns)
+        yield RowChange(database, collection, operation, identity, *place, rows.hlcs[index], after, None, columns)
 
 
 def _apply_row(
@@ -177,7 +184,7 @@ def _apply_row(
     columns: dict[str, Any],
     hlc: int,
     source: str,
-    position: int,
+    place: tuple[int, int],
 ) -> RowChange | None:
     key = key_bytes(row_key)
     stored = state.get(collection, key)
@@ -189,7 +196,7 @@ def _apply_row(
             return None
         state.delete(collection, key)
         identity = decode_document(stored.document).get("_id", identity)
-        return RowChange(collection.database, collection.name, "delete", identity, position, hlc, None, before, {})
+        return RowChange(collection.database, collection.name, "delete", identity, *place, hlc, None, before, {})
     columns = {column: bson_value(value) for column, value in columns.items() if column not in ("_id", DOCUMENT_COLUMN)}
     if stored is None:
         if is_buried(state, collection, key, hlc, source):
@@ -214,7 +221,7 @@ def _apply_row(
         collection.name,
         "insert" if stored is None else "update",
         identity,
-        position,
+        *place,
         hlc,
         after,
         before,

@@ -6,7 +6,8 @@ sealed yet from the frames. Everything here blocks: it runs in a thread.
 
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from mainstem.log.frames import Frame
 from mainstem.log.seal.expand import Expander, Rows
 from mainstem.model.batch import Encoding
 from mainstem.model.names import TableName
-from mainstem.model.position import LogPosition
+from mainstem.model.position import NOWHERE, LogPosition
 from mainstem.wire.mongo.batches import (
     DOCUMENT_COLUMN,
     METADATA_KEY,
@@ -34,6 +35,9 @@ from mainstem.wire.mongo.batches import (
 
 _READ = ("position", "hlc", "namespace", "table", "op", "key", "columns", "source", "metadata", "error", "arrival_ms")
 _CHUNK_ROWS = 4_096
+# The number of the first row at a position; the others at it go on from there, by table. One was the number of every
+# row before rows were numbered, and two is the number of what ends a stream (`streams`).
+FIRST_ROW = 3
 
 
 class _Stated(msgspec.Struct):
@@ -49,7 +53,11 @@ _document = msgspec.json.Decoder(_Document).decode
 
 
 class Past(NamedTuple):
-    """One batch of documents, or rows that came through another door (then `rows` are one table's)."""
+    """One batch of documents, or rows that came through another door (then `rows` are one table's).
+
+    A record of a topic may be a row in two tables, both at its position. `numbers` says, row by row, which one this is:
+    the same whether the rows just arrived, are read from frames, or from a segment.
+    """
 
     first: LogPosition
     last: LogPosition
@@ -58,6 +66,7 @@ class Past(NamedTuple):
     batch: DocumentBatch | None = None
     rows: Rows | None = None
     source: str = ""
+    numbers: Sequence[int] = ()
 
 
 class Gone(Exception):
@@ -93,59 +102,76 @@ def of_frame(frame: Frame, expander: Expander) -> Iterator[Past]:
         batch = decode_batch(bytes(frame.payload), "the tail of the log")
         yield Past(header.first, header.last, header.hlc_first, header.arrival_ms, batch)
         return
-    for rows in _in_order(expander.expand(header, frame.payload, "the tail of the log")):
-        yield Past(
-            LogPosition(rows.positions[0]),
-            LogPosition(rows.positions[-1]),
-            rows.hlcs[0],
-            header.arrival_ms,
-            rows=rows,
-            source=header.source,
-        )
+    expanded = expander.expand(header, frame.payload, "the tail of the log")
+    yield from _in_order(list(numbered(expanded, header.arrival_ms, header.source)))
 
 
-def _in_order(expanded: list[Rows]) -> Iterator[Rows]:
+def numbered(expanded: Sequence[Rows], at_ms: int, source: str) -> Iterator[Past]:
+    """The rows of one batch, table by table."""
+    taken: Counter[int] = Counter()
+    for rows in sorted(expanded, key=lambda each: each.table):
+        numbers: Sequence[int] = [FIRST_ROW] * len(rows.positions)
+        if len(expanded) > 1:
+            numbers = [FIRST_ROW + taken[position] for position in rows.positions]
+            taken.update(rows.positions)
+        first, last = LogPosition(rows.positions[0]), LogPosition(rows.positions[-1])
+        yield Past(first, last, rows.hlcs[0], at_ms, rows=rows, source=source, numbers=numbers)
+
+
+def _in_order(tables: list[Past]) -> Iterator[Past]:
     """Rows of several tables, cut where another table's come between them."""
-    if len(expanded) < 2:
-        yield from expanded
+    if len(tables) < 2:
+        yield from tables
         return
     places = sorted(
-        (position, number, index)
-        for number, rows in enumerate(expanded)
-        for index, position in enumerate(rows.positions)
-    )
-    for number, run in itertools.groupby(places, key=operator.itemgetter(1)):
-        rows, indexes = expanded[number], [index for _, _, index in run]
-        part = slice(indexes[0], indexes[-1] + 1)
-        yield msgspec.structs.replace(
-            rows,
-            positions=rows.positions[part],
-            hlcs=rows.hlcs[part],
-            ops=rows.ops[part],
-            keys=rows.keys[part],
-            columns=rows.columns[part],
-            errors=None if rows.errors is None else rows.errors[part],
+        (position, number, at, index)
+        for at, past in enumerate(tables)
+        for index, (position, number) in enumerate(
+            zip(past.rows.positions if past.rows else (), past.numbers, strict=True)
         )
+    )
+    for at, run in itertools.groupby(places, key=operator.itemgetter(2)):
+        past, indexes = tables[at], [index for *_, index in run]
+        yield _part(past, slice(indexes[0], indexes[-1] + 1))
+
+
+def _part(past: Past, part: slice) -> Past:
+    rows = past.rows
+    assert rows is not None
+    cut = msgspec.structs.replace(
+        rows,
+        positions=rows.positions[part],
+        hlcs=rows.hlcs[part],
+        ops=rows.ops[part],
+        keys=rows.keys[part],
+        columns=rows.columns[part],
+        errors=None if rows.errors is None else rows.errors[part],
+    )
+    first, last = LogPosition(cut.positions[0]), LogPosition(cut.positions[-1])
+    return past._replace(first=first, last=last, hlc_first=cut.hlcs[0], rows=cut, numbers=past.numbers[part])
 
 
 def _of_segment(segment: SegmentInfo, after: LogPosition) -> Iterator[Past]:
     try:
-        table = read_rows(str(segment.path), _READ, with_errors=True).sort_by("position")
+        table = read_rows(str(segment.path), _READ, with_errors=True)
     except FileNotFoundError as error:
         raise Gone from error
     pending: list[tuple[Metadata, dict[str, Any]]] = []
-    for row in _rows(table):
+    position, number = NOWHERE, FIRST_ROW
+    for row in _rows(table.sort_by([(name, "ascending") for name in ("position", "namespace", "table")])):
+        number = number + 1 if row["position"] == position else FIRST_ROW
+        position = row["position"]
         # Only the Mongo door has such sources: a row of another door may carry any metadata.
         is_ours = row["metadata"] is not None and row["source"].startswith(SOURCES)
         stated = _mongo(row["metadata"]) if is_ours else None
         if stated is None:
-            if row["position"] > after:
-                yield _foreign(row)
+            if position > after:
+                yield _foreign(row, number)
             continue
         pending.append((stated, row))
         if len(pending) == stated.count:
             # Whole, also where the place that was asked for lies within it.
-            if row["position"] > after:
+            if position > after:
                 yield _batch(pending)
             pending = []
 
@@ -162,7 +188,7 @@ def _mongo(text: str) -> Metadata | None:
         return None
 
 
-def _foreign(row: dict[str, Any]) -> Past:
+def _foreign(row: dict[str, Any], number: int) -> Past:
     rows = Rows(
         table=TableName(row["namespace"], row["table"]),
         positions=[row["position"]],
@@ -178,7 +204,7 @@ def _foreign(row: dict[str, Any]) -> Past:
         errors=[row["error"]],
     )
     position = LogPosition(row["position"])
-    return Past(position, position, row["hlc"], row["arrival_ms"], rows=rows, source=row["source"])
+    return Past(position, position, row["hlc"], row["arrival_ms"], rows=rows, source=row["source"], numbers=[number])
 
 
 def _batch(pending: list[tuple[Metadata, dict[str, Any]]]) -> Past:

@@ -23,7 +23,7 @@ from mainstem.feeds.documents.applying import (
 )
 from mainstem.feeds.documents.carrying import DocumentsBatch, Writer
 from mainstem.feeds.documents.checks import is_reserved
-from mainstem.feeds.documents.past import Gone, Past, reader
+from mainstem.feeds.documents.past import Gone, Past, numbered, reader
 from mainstem.feeds.documents.shapes import Shape, shape_of
 from mainstem.feeds.documents.state import COLLECTIONS, Collection, State
 from mainstem.feeds.documents.tables import TableRow, Tables, keep_untracked, kept_untracked
@@ -129,7 +129,7 @@ class Documents:
             self._hlc = max(self._hlc, past.hlc_first + len(past.batch.operations) - 1)
         elif past.rows is not None:
             if self._is_tracked(past.rows.table):
-                apply_rows(self.state, past.rows, past.source)
+                apply_rows(self.state, past)
             else:
                 self._untrack({past.rows.table})
 
@@ -258,14 +258,14 @@ class Documents:
         for past in _expanded(arrival):
             assert past.rows is not None
             if self._is_tracked(past.rows.table):
-                changes += apply_rows(self.state, past.rows, past.source)
+                changes += apply_rows(self.state, past)
                 continue
             if past.rows.table in self._waiting:
                 self._waiting[past.rows.table].append(arrival)
             else:
                 self._untrack({past.rows.table})
-            changes += told_by(past.rows)
-        changes.sort(key=lambda change: change.position)
+            changes += told_by(past)
+        changes.sort(key=lambda change: (change.position, change.number))
         appended = arrival.appended
         whole = Past(appended.first, appended.last, appended.hlc_first, 0)
         self._happened(whole, changes, len(arrival.batch.payload))
@@ -401,7 +401,7 @@ class Documents:
 
     def _apply_to(self, table: TableName, past: Past) -> None:
         if past.rows is not None and past.rows.table == table:
-            apply_rows(self.state, past.rows, past.source)
+            apply_rows(self.state, past)
         elif past.batch is not None:
             for index, (operation, key) in enumerate(zip(past.batch.operations, keys_of(past.batch), strict=True)):
                 if table_of(operation.database, operation.collection) != table:
@@ -444,6 +444,4 @@ def _expanded(arrival: Arrival) -> Iterator[Past]:
     if isinstance(batch, DocumentsBatch):
         yield Past(appended.first, appended.last, appended.hlc_first, 0, batch.documents)
         return
-    for rows in arrival.rows():
-        first, last = LogPosition(rows.positions[0]), LogPosition(rows.positions[-1])
-        yield Past(first, last, rows.hlcs[0], 0, rows=rows, source=batch.source)
+    yield from numbered(arrival.rows(), 0, batch.source)

@@ -26,6 +26,8 @@ from mainstem.wire.mongo.frames import decode_document, unread_document
 from mainstem.wire.mongo.ordered import ordered
 
 READ_AT_ONCE = 500
+# The number in tokens of before the rows at a position were told apart: it stands for all of them.
+_ALL_ROWS = 1
 _TYPES = {Kind.INSERT: "insert", Kind.UPDATE: "update", Kind.REPLACE: "replace", Kind.DELETE: "delete"}
 _NOTHING_CHANGED: dict[str, Any] = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
 
@@ -41,7 +43,11 @@ class HistoryLost(Invalid):
 
 
 class Place(NamedTuple):
-    """After which event a stream goes on: a position, and the number of the event at it (a drop is two)."""
+    """After which event a stream goes on: a position, and the number of the event at it; none is zero.
+
+    An operation of the Mongo door is one event, and another one where it ends the stream. Rows of other doors have the
+    numbers that `past` gives them.
+    """
 
     position: LogPosition
     number: int
@@ -66,7 +72,9 @@ class ChangeStream:
         self._options = options
         self.place = place
         self._from_hlc = from_hlc
+        # What is being read from the log, and up to where.
         self._past: Iterator[Past] | None = None
+        self._through = NOWHERE
         self._woken = asyncio.Event()
         self._unlisten = documents.listen(self._woken.set)
         self.is_over = False
@@ -84,7 +92,7 @@ class ChangeStream:
             left_s = ends_s - asyncio.get_running_loop().time()
             if events or left_s <= 0:
                 return events
-            if self.place.position < self._documents.recent_after:
+            if self._is_behind:
                 continue
             try:
                 async with asyncio.timeout(left_s):
@@ -95,7 +103,7 @@ class ChangeStream:
 
     async def _next(self) -> list[dict[str, Any]]:
         documents = self._documents
-        if self.place.position < documents.recent_after:
+        if self._is_behind:
             return await self._from_log()
         events: list[dict[str, Any]] = []
         after = self.place.position
@@ -109,8 +117,15 @@ class ChangeStream:
             self._reached(documents.durable)
         return events
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether what comes next is to be read from the log: of a position that was told in part, the rest too."""
+        position, number = self.place
+        return self._past is not None or position - bool(number) < self._documents.recent_after
+
     async def _from_log(self) -> list[dict[str, Any]]:
         if self._past is None:
+            self._through = self._documents.log.durable
             try:
                 self._past = reader(self._documents.log, LogPosition(self.place.position - bool(self.place.number)))
             except Gone:
@@ -123,10 +138,12 @@ class ChangeStream:
         for past in part:
             if not self.is_over:
                 events += self._events(past, None)
-                self._reached(past.last)
+                # Rows of another table may follow at the same position.
+                self._reached(LogPosition(past.last - (past.rows is not None)))
         if not part:
             self._past = None
-            self._reached(LogPosition(max(self.place.position, self._documents.recent_after)))
+            if self.place.position <= self._through:
+                self.place = Place(self._through, 0)
         return events
 
     def _reached(self, position: LogPosition) -> None:
@@ -142,22 +159,21 @@ class ChangeStream:
                 position = LogPosition(past.first + index)
                 hlc = past.hlc_first + index
                 for event in self._of_operation(operation, hlc, past):
-                    if not self._add(events, event, position, hlc):
+                    number = 2 if event["operationType"] == "invalidate" else 1
+                    if not self._add(events, event, Place(position, number), hlc):
                         return events
         else:
-            if changes is None:
-                changes = [] if past.rows is None else list(told_by(past.rows))
-            for change in changes:
-                if self._is_ours(change.database, change.collection):
-                    self._add(events, self._of_change(change), LogPosition(change.position), change.hlc)
+            for change in told_by(past) if changes is None else changes:
+                place = Place(LogPosition(change.position), change.number)
+                if self._is_ours(change.database, change.collection) and self.place != (place.position, _ALL_ROWS):
+                    self._add(events, self._of_change(change), place, change.hlc)
         return events
 
-    def _add(self, events: list[dict[str, Any]], event: dict[str, Any], position: LogPosition, hlc: int) -> bool:
+    def _add(self, events: list[dict[str, Any]], event: dict[str, Any], place: Place, hlc: int) -> bool:
         """Take an event in, unless it was told before; False where it ends the stream."""
-        number = 2 if event["operationType"] == "invalidate" else 1
-        if (position, number) <= self.place or hlc < self._from_hlc:
+        if place <= self.place or hlc < self._from_hlc:
             return True
-        self.place = Place(position, number)
+        self.place = place
         wall_ms = hlc >> 16
         head = {
             "_id": self.token(),
@@ -166,7 +182,7 @@ class ChangeStream:
             "wallTime": dt.datetime.fromtimestamp(wall_ms / 1000, dt.UTC),
         }
         events.append({**head, **event})
-        self.is_over = number == 2
+        self.is_over = head["operationType"] == "invalidate"
         return not self.is_over
 
     def token(self) -> dict[str, Any]:

@@ -22,6 +22,13 @@ class TableRow(NamedTuple):
     newer: dict[str, tuple[int, str]]
 
 
+class Told(NamedTuple):
+    """Documents that stages made of a table's, and the position of the log that the table was at."""
+
+    documents: list[bytes]
+    position: LogPosition
+
+
 class Tables(Protocol):
     """The tables behind the log. The app provides it; this package knows no engine."""
 
@@ -50,6 +57,15 @@ class Tables(Protocol):
     async def select(self, sql: str, *, latest: bool, rows_max: int, timeout_s: float) -> list[tuple[Any, ...]] | None:
         """The rows of a query over tables, with what the log has beyond them where `latest`; None where there are too
         many, or the answer cannot be had now."""
+        ...
+
+    async def is_large(self, table: TableName) -> bool:
+        """Whether reading all of a table is Spark's, by the route of queries."""
+        ...
+
+    async def run(self, table: TableName, stages: str, *, rows_max: int, timeout_s: float) -> Told | None:
+        """Have Spark run an order of stages over a table's documents; None where it is not large, or no answer can be had
+        now, or with too many documents."""
         ...
 
 

@@ -7,18 +7,21 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from mainstem.model.errors import NotFound
 from mainstem.model.names import TableName
 from mainstem.pipeline.channel import Channel
 from mainstem.pipeline.commit.lake import Lake
 from mainstem.pipeline.commit.own_files import BEYOND, own_delta_rows, own_rows
+from mainstem.pipeline.passes.aggregate import ANSWER, run_stages
 from mainstem.pipeline.session.spark import join_session, own_session
 from mainstem.wire.jobs import JobOrder
 from mainstem.wire.queries import END, QueryFailed, QueryOrder, frame
@@ -30,8 +33,10 @@ WAIT_S = 20.0
 PAUSE_S = 2.0
 WATCH_S = 1.0
 ROWS_PER_FRAME = 50_000
+ARROW_BYTES_MAX = 16 * 1024 * 1024
 _ANSWER_S_MAX = 30.0
 _MESSAGE_LENGTH_MAX = 500
+_STAGES_ANSWER = from_arrow_schema(ANSWER)
 _BLAMED = re.compile(r"\[(DIVIDE_BY_ZERO|CAST_|ARITHMETIC_|INVALID_|NUMERIC_|DATETIME_)")
 
 
@@ -73,7 +78,10 @@ class QueryRunner:
         try:
             session.sparkContext.setJobGroup(order.id, "query", interruptOnCancel=True)
             watcher.start()
-            rows = _frame_of(session, self._lake, order).limit(order.limit).toArrow()
+            answer = _frame_of(session, self._lake, order)
+            if order.stages:
+                answer = answer.mapInArrow(partial(run_stages, order.stages), _STAGES_ANSWER)
+            rows = answer.limit(order.limit).toArrow()
             done.set()
             self._bring(order, rows)
         except Exception as error:
@@ -96,6 +104,8 @@ class QueryRunner:
         # As in the gateway: names have no case.
         session.conf.set("spark.sql.caseSensitive", "false")
         session.conf.set("spark.sql.adaptive.enabled", "true")
+        # Documents may be large: executors are given no more of them at once than this.
+        session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(ARROW_BYTES_MAX))
         return session
 
     def _watch(self, order: QueryOrder, done: threading.Event) -> None:

@@ -129,11 +129,13 @@ async def current_op(call: Call) -> Reply:
 
 @command("killOp", "op", role=Role.ADMIN, admin_only=True)
 async def kill_op(call: Call) -> Reply:
-    """End a connection, by the number that `currentOp` shows."""
+    """End a connection and what it is doing, by the number that `currentOp` shows."""
     number = call.number("op")
     for each in list(call.door.connections):
-        if each.number == number:
+        if each is call.connection and each.number == number:
             each.close()
+        elif each.number == number:
+            each.kill()
     return {"info": "attempting to kill op"}
 
 

@@ -30,7 +30,7 @@ from mainstem.doors.mongo.errors import CommandFailed, wrong_type
 from mainstem.doors.mongo.server import hlc_of
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.checks import encode_checked, with_id
-from mainstem.feeds.documents.pushing import ANSWER_S_MAX, Answer, answer, plan
+from mainstem.feeds.documents.pushing import ANSWER_S_MAX, SPREAD_S_MAX, Answer, answer, plan, spread_answer
 from mainstem.feeds.documents.reading import View
 from mainstem.feeds.documents.service import Documents
 from mainstem.feeds.documents.spilling import Found, SpilledDocuments, Spool
@@ -136,7 +136,7 @@ async def _run(call: Call, name: str | None, pipeline: Pipeline) -> tuple[Iterat
     if counted := await _counted(call, pipeline, collection):
         return iter([counted]), nothing
     size = 0 if collection is None or not collection.number else documents.state.last_place(collection)
-    answered = await _answered(call, pipeline, collection)
+    answered = await _answered(call, pipeline, collection, Run(scope, spill=_spill(call)))
     if call.transaction is not None or (size <= INLINE_DOCUMENTS_MAX and not pipeline.reads):
         view = view_of(call)
         run = Run(scope, _Sources(view, call.database, known), spill=_spill(call))
@@ -160,16 +160,21 @@ def _spill(call: Call) -> Spill | None:
     return (lambda key_of: SpilledDocuments(folder, key_of)) if call.flag("allowDiskUse", True) else None
 
 
-async def _answered(call: Call, pipeline: Pipeline, collection: Collection | None) -> Answer | None:
+async def _answered(call: Call, pipeline: Pipeline, collection: Collection | None, run: Run) -> Answer | None:
     """What the collection's table answers of the pipeline's start, where it does."""
     if call.transaction is not None or collection is None or not pipeline.needs_collection or call.body.get("hint"):
         return None
     documents = call.door.documents
     chosen = await plan(documents, collection, pipeline.stages, call.parsed(pipeline.filter))
-    if chosen.pushed is None:
+    left_s = SPREAD_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
+    if chosen.pushed is not None:
+        return await answer(documents, collection, chosen, min(left_s, ANSWER_S_MAX))
+    if chosen.spread is None:
         return None
-    left_s = ANSWER_S_MAX if call.deadline_s is None else max(0.001, call.deadline_s - time.monotonic())
-    return await answer(documents, collection, chosen, min(left_s, ANSWER_S_MAX))
+    found = await spread_answer(documents, collection, chosen.spread, run, min(left_s, SPREAD_S_MAX))
+    if found is None and call.deadline_s is not None and time.monotonic() > call.deadline_s:
+        raise CommandFailed(50, "operation exceeded time limit")
+    return None if found is None else Answer(found, chosen.spread.stages)
 
 
 def _input(call: Call, view: View, collection: Collection | None, pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from mainstem.doors.mongo.errors import CommandFailed
 from mainstem.feeds.documents import pushing
 from mainstem.feeds.documents.access import choose
 from mainstem.feeds.documents.reading import View
+from mainstem.wire.mongo.batches import table_of
 
 
 @command("explain", "verbosity")
@@ -56,6 +57,10 @@ async def explain(call: Call) -> Reply:
     if name in ("aggregate", "count") and collection is not None:
         chosen = await pushing.plan(call.door.documents, collection, _stages(name, asked), node)
         reply["pushDown"] = {"answeredBy": "documents" if chosen.pushed is None else "columns", "reason": chosen.reason}
+        table = table_of(call.database, collection_name)
+        if chosen.spread is not None and name == "aggregate" and await call.door.documents.tables.is_large(table):
+            spread = {"answeredBy": "spark", "stages": chosen.spread.stages, "laysOverTheLog": chosen.latest}
+            reply["pushDown"] |= spread
         if chosen.pushed is not None:
             reply["pushDown"] |= {"stages": chosen.pushed.stages, "sql": chosen.sql, "laysOverTheLog": chosen.latest}
     if call.body.get("verbosity", "allPlansExecution") != "queryPlanner" and collection is not None:
