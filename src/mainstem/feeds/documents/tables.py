@@ -64,8 +64,8 @@ class Tables(Protocol):
         ...
 
     async def run(self, table: TableName, stages: str, *, rows_max: int, timeout_s: float) -> Told | None:
-        """Have Spark run an order of stages over a table's documents; None where it is not large, or no answer can be had
-        now, or with too many documents."""
+        """Have Spark run an order of stages over a table's documents; None where it is not large, or no answer can be
+        had now, or with too many documents."""
         ...
 
 
