@@ -64,7 +64,7 @@ class Server:
         return {key: values for key, values in rows.items() if view.sees("notes", values)}
 
     def ever_seen(self, since: int) -> frozenset[str]:
-        return frozenset().union(*self._seen[since:])
+        return frozenset[str]().union(*self._seen[since:])
 
 
 class Client:
