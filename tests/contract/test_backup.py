@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import random
 import shutil
 from pathlib import Path
@@ -273,6 +274,29 @@ def test_an_avro_file_is_as_it_was_but_for_what_is_changed(tmp_path: Path) -> No
         assert avro.read(again, path.name) == records
         with pytest.raises(Corrupt, match="Avro file cannot be read"):
             avro.read(data[:-20], path.name)
+
+
+async def test_a_folder_that_is_moved_thirty_times(tmp_path: Path) -> None:
+    """No move makes the names of the tables' files longer: a file's name has 255 bytes at most."""
+    data = tmp_path / "0"
+    durable = await fill(data)
+
+    def wander() -> set[int]:
+        lengths = set()
+        place = data
+        for number in range(1, 31):
+            place = place.rename(tmp_path / str(number))
+            told = command("relocate", "--data", place)
+            assert told.exit_code == 0, told.output
+            newest = max(place.rglob("*.metadata.json"), key=lambda path: path.name)
+            lengths.add(
+                max(len(Path(each["manifest-list"]).name) for each in json.loads(newest.read_text())["snapshots"])
+            )
+        return lengths
+
+    lengths = await asyncio.to_thread(wander)
+    assert len(lengths) == 1
+    await check_whole(tmp_path / "30", durable)
 
 
 async def _random_lives(folder: Path, seed: int, steps: int) -> None:

@@ -153,7 +153,10 @@ class RuledServer(RealServer):
         for delta in response.deltas:
             key = (delta.table, delta.row_id)
             assert delta.table != RULES_TABLE, "the rules are in a frame"
-            visible, had = _sees(view, key, known.row_at(key, now)), _sees(before, key, known.row_at(key, since))
+            visible = _sees(view, key, known.row_at(key, now))
+            # An earlier page may have brought it as it was at any moment since the cursor.
+            moments = range(since, now + 1)
+            had = any(_sees(known.view_at(at, client), key, known.row_at(key, at)) for at in moments)
             assert visible or not delta.columns, f"{client} was sent a hidden row: {delta}"
             assert visible or had or key in wrote, f"{client} was told of a hidden row: {delta}"
             self.shown += bool(delta.columns)

@@ -6,10 +6,11 @@ rewritten gets a new name, and the catalog is pointed to the new ones in one ste
 begins again. What is left behind are strays that maintenance removes.
 """
 
+import hashlib
 import json
 import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -85,7 +86,7 @@ class _Table:
         self._prefixes = prefixes
         self._unique = unique
         self._files = LocalFiles()
-        # By the old location: many snapshots share their manifests, and many manifests their delete files.
+        # By their place: many snapshots share their manifests, and many manifests their delete files.
         self._written: dict[str, tuple[str, int]] = {}
 
     def move(self, metadata_location: str) -> str:
@@ -116,14 +117,13 @@ class _Table:
         if not self._prefixes.is_old(location):
             path = local_path(location) if is_local(location) else None
             return location, path.stat().st_size if path is not None and path.exists() else 0
-        if location not in self._written:
-            here = self._prefixes.moved(location)
+        here = self._prefixes.moved(location)
+        if here not in self._written:
             data = rewrite(_content(here), here)
-            stem, dot, suffix = here.rpartition(".")
-            target = f"{stem}-{self._unique}{dot}{suffix}"
+            target = _renamed(here, self._unique)
             self._files.write_new(target, data)
-            self._written[location] = (target, len(data))
-        return self._written[location]
+            self._written[here] = (target, len(data))
+        return self._written[here]
 
     def _manifest_list(self, data: bytes, place: str) -> bytes:
         def change(manifest: avro.Record) -> avro.Record:
@@ -191,6 +191,13 @@ class _Table:
             raise Corrupt("Puffin file has no plain footer", place=place)
         footer = json.dumps(self._moved(json.loads(data[start : start + size])), separators=(",", ":")).encode()
         return data[:start] + footer + _PUFFIN_FOOTER_END.pack(len(footer), flags, magic)
+
+
+def _renamed(location: str, unique: str) -> str:
+    """A new name beside the old one. It has nothing of the old one in it: names would grow with every move."""
+    path = PurePosixPath(location)
+    was = hashlib.blake2b(path.name.encode(), digest_size=16).hexdigest()
+    return location.removesuffix(path.name) + f"moved-{was}-{unique}{path.suffix}"
 
 
 def _content(location: str) -> bytes:

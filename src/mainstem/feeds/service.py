@@ -13,7 +13,7 @@ from mainstem.feeds.rules import RULES_COLUMN, RULES_ROW, Rules, TableScope, rea
 from mainstem.feeds.schemas import Schemas, TableSchema
 from mainstem.feeds.shadow import Shadow
 from mainstem.feeds.shadows import Shadows
-from mainstem.feeds.views import page_for, sees_now, visible_entries
+from mainstem.feeds.views import page_for, sees_at, visible_entries
 from mainstem.model.hlc import HlcClock
 from mainstem.model.names import RULES_TABLE
 from mainstem.model.position import NOWHERE, LogPosition
@@ -106,14 +106,20 @@ class SyncService:
         return self._shadows.is_ruled(gateway)
 
     def view_key(
-        self, gateway: str, viewer: Viewer, since: LogPosition = NOWHERE, writers: Container[str] = ()
+        self, gateway: str, viewer: Viewer, since: LogPosition | None = None, writers: Container[str] = ()
     ) -> object:
-        """Viewers with equal keys are sent the same from the cursor `since` on. `writers` are those whose changes it is
-        about: they are told of what they wrote and may not see."""
+        """Viewers with equal keys are sent the same: of what arrives after the cursor `since`, or of a checkpoint.
+        `writers` are those whose changes it is about: they are told of what they wrote and may not see."""
         if not self._shadows.is_ruled(gateway):
             return viewer.scope
         shadow = self._shadows.current(gateway)
-        views = shadow and (shadow.view_at(since, viewer.claims), shadow.view_at(shadow.position, viewer.claims))
+        views: object
+        if shadow is None:
+            views = None
+        elif since is None:
+            views = shadow.view_at(shadow.position, viewer.claims)
+        else:
+            views = tuple(shadow.views_since(since, viewer.claims))
         return viewer.client if viewer.client in writers else None, viewer.evicts, views, viewer.scope
 
     def writers(self, gateway: str, since: LogPosition) -> frozenset[str]:
@@ -139,14 +145,15 @@ class SyncService:
             shown = None if scope is None else lambda each: scope.sees(each.table)
             return found, pieces_of(found, shown, cursor)
         shadow = await self._shadows.ready(gateway)
-        view = shadow.view_at(shadow.position, viewer.claims).within(viewer.scope)
+        position = shadow.position
+        view = shadow.view_at(position, viewer.claims).within(viewer.scope)
 
         def keep(each: CheckpointRow) -> bool:
             # As it was then and as it is now: the pull that follows brings what came into view in between.
             texts = {name: each.value(name) for name in shadow.columns}
             values = {name: parse_value(text) for name, text in texts.items() if text is not None}
             visible = bool(each.names) and view.sees(each.table, values)
-            return visible and sees_now(shadow, view, each.table, each.row_id)
+            return visible and sees_at(shadow, view, position, each.table, each.row_id)
 
         return found, pieces_of(found, keep, cursor)
 
@@ -200,6 +207,7 @@ def _seen(shadow: Shadow, page: Page, since: LogPosition, viewer: Viewer) -> Rep
         shadow,
         page.entries,
         since,
+        page.cursor,
         client=viewer.client,
         claims=viewer.claims,
         evicts=viewer.evicts,

@@ -38,9 +38,10 @@ class ShadowRow:
         index = bisect_right(self.positions, position)
         return self.seen[index - 1] if index else None
 
-    def since(self, position: LogPosition) -> list[Seen]:
-        """Everything that filters have seen from a position on."""
-        return self.seen[max(0, bisect_right(self.positions, position) - 1) :]
+    def during(self, first: int, last: int | None = None) -> list[Seen]:
+        """Everything that filters saw from the position `first` on, up to `last` or up to now."""
+        end = None if last is None else bisect_right(self.positions, last)
+        return self.seen[max(0, bisect_right(self.positions, first) - 1) : end]
 
 
 class NewColumns(Exception):
@@ -109,6 +110,16 @@ class Shadow:
         """What a viewer saw at a position."""
         rules = self.rules_at(position)
         return EVERYTHING if rules is None else rules.view(claims)
+
+    def views_since(self, position: LogPosition, claims: Mapping[str, Any]) -> list[tuple[int, View]]:
+        """What a viewer saw at a position, and each other view that came after it, with the position where it began."""
+        views: list[tuple[int, View]] = [(position, self.view_at(position, claims))]
+        for index in range(bisect_right(self._rules_since, position), len(self._rules)):
+            rules = self._rules[index]
+            view = EVERYTHING if rules is None else rules.view(claims)
+            if view != views[-1][1]:
+                views.append((self._rules_since[index], view))
+        return views
 
     def find(self, table: str, row_id: str) -> ShadowRow | None:
         """One row, if it was ever written."""

@@ -22,7 +22,10 @@ class Shadows:
         self._any_may_be_ruled = any_may_be_ruled
         self._path = path
         self._feeds = feeds
+        # Whole ones alone: one that is still made does not know all the rules, and would show what they hide.
         self._shadows: dict[str, Shadow] = {}
+        # The columns that rules look at, as far as that is known.
+        self._columns: dict[str, frozenset[str]] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._ruled: frozenset[str] = frozenset()
         if path.exists():
@@ -55,12 +58,15 @@ class Shadows:
         if shadow is not None:
             return shadow
         async with self._making.setdefault(gateway, asyncio.Lock()):
+            shadow = self.current(gateway)
+            if shadow is not None:
+                return shadow
             for _ in range(_TRIES_MAX):
-                shadow = self._shadows.get(gateway) or Shadow()
+                shadow = self._shadows.pop(gateway, None) or Shadow(self._columns.get(gateway, frozenset()))
                 try:
                     await self._fold(gateway, shadow)
                 except NewColumns as wanted:
-                    self._shadows[gateway] = Shadow(wanted.columns)
+                    self._columns[gateway] = wanted.columns
                     continue
                 self._shadows[gateway] = shadow
                 break
@@ -78,7 +84,8 @@ class Shadows:
         try:
             shadow.advance(page.entries, page.cursor)
         except NewColumns as wanted:
-            self._shadows[gateway] = Shadow(wanted.columns)
+            self._columns[gateway] = wanted.columns
+            del self._shadows[gateway]
             return None
         return shadow
 

@@ -1,5 +1,6 @@
 """How the server's log looks: text for people, JSON for machines; and the last things that went wrong, at hand."""
 
+import json
 import logging
 import re
 import sys
@@ -25,11 +26,35 @@ def redacted(text: str) -> str:
     return _TOKENS.sub(r"\1***", text)
 
 
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given with `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def _told(record: logging.LogRecord) -> str:
+    """The message with what came with it: `shipping.failed error="no route" retry_s=2.0`."""
+    message = record.getMessage()
+    # Libraries give things with `extra` that are for their own formatters.
+    if not record.name.startswith("mainstem"):
+        return message
+    return " ".join([message, *(f"{name}={_plain(value)}" for name, value in _extra(record).items())])
+
+
+def _plain(value: Any) -> str:
+    """A value in a line: in quotes where it has spaces or ends of lines."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else json.dumps(text, ensure_ascii=False)
+
+
 class _Text(logging.Formatter):
     """A line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — its name there
+        record.message = _told(record)
+        return super().formatMessage(record)
 
 
 class Recent(NamedTuple):
@@ -52,7 +77,7 @@ class RecentErrors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Remember one."""
         self.total += 1
-        message = record.getMessage()
+        message = _told(record)
         if record.exc_info and record.exc_info[1] is not None:
             message = f"{message}: {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
         at_ms = round(record.created * 1000)
@@ -70,7 +95,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        told |= _extra(record)
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
         return redacted(msgspec.json.encode(told, enc_hook=repr).decode())

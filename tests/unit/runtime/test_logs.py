@@ -56,3 +56,21 @@ def test_both_forms_can_be_set_up(capsys: pytest.CaptureFixture[str]) -> None:
         assert recent.total == 1
     finally:
         logging.getLogger().handlers[:] = before
+
+
+def test_people_are_told_what_came_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the log's text form, and in the last errors that the console shows."""
+    before = logging.getLogger().handlers[:]
+    try:
+        recent = set_up_logging("text", "INFO")
+        extra = {"error": "no route\nto token=abcdef0123", "retry_s": 2.0, "file": "a.parquet"}
+        logging.getLogger("mainstem.y").error("shipping.failed", extra=extra)
+        line = capsys.readouterr().err.splitlines()[-1]
+        told = 'shipping.failed error="no route\\nto token=***" retry_s=2.0 file=a.parquet'
+        assert line.endswith(f"ERROR mainstem.y: {told}")
+        assert recent.recent[-1].message == told
+        # What libraries give with theirs is for their own forms.
+        logging.getLogger("uvicorn.error").warning("started", extra={"color_message": "\x1b[36mstarted"})
+        assert capsys.readouterr().err.splitlines()[-1].endswith("WARNING uvicorn.error: started")
+    finally:
+        logging.getLogger().handlers[:] = before
