@@ -34,13 +34,15 @@ async def test_the_broker_that_leads_the_log_is_killed_in_the_middle_of_appends(
             running = [tasks.create_task(load.run()) for load in loads]
             await all_get_on(loads)
             await until_all_are_in_sync(cluster)
-            killed = await asyncio.to_thread(cluster.leader, TOPIC)
-            assert killed is not None
+            async with asyncio.timeout(60):
+                while (killed := await asyncio.to_thread(cluster.leader, TOPIC)) is None:
+                    await asyncio.sleep(0.1)
             killed.kill()
             # The same process goes on, under a broker that leads now.
             await all_get_on(loads)
-            now = await asyncio.to_thread(cluster.leader, TOPIC)
-            assert now is not None and now is not killed
+            async with asyncio.timeout(60):
+                while await asyncio.to_thread(cluster.leader, TOPIC) in (None, killed):
+                    await asyncio.sleep(0.1)
             for load in loads:
                 load.stop.set()
             await asyncio.gather(*running)

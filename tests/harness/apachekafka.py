@@ -228,13 +228,21 @@ class KafkaCluster:
         self._stack.close()
 
     def leader(self, topic: str) -> ApacheKafka | None:
-        """Which broker leads the topic's partition; None while none does."""
-        leader = self._admin.list_topics(topic, timeout=START_S_MAX).topics[topic].partitions[0].leader
+        """Which broker leads the topic's partition; None while none does, or none says so."""
+        leader, _ = self._partition(topic)
         return next((broker for broker in self.brokers if broker.node == leader), None)
 
     def in_sync(self, topic: str) -> set[int]:
         """The nodes that have all of the topic's partition."""
-        return set(self._admin.list_topics(topic, timeout=START_S_MAX).topics[topic].partitions[0].isrs)
+        return set(self._partition(topic)[1])
+
+    def _partition(self, topic: str) -> tuple[int, list[int]]:
+        try:
+            found = self._admin.list_topics(topic, timeout=START_S_MAX).topics[topic].partitions.get(0)
+        except KafkaException:
+            # It asked the broker that was just killed.
+            found = None
+        return (-1, []) if found is None else (found.leader, found.isrs)
 
 
 def _uuid() -> str:
