@@ -26,6 +26,7 @@ from benchmarks import (
     queries,
     s3,
     scale,
+    sizing,
     start,
     sync,
     upserts,
@@ -55,6 +56,7 @@ SECTIONS = {
     "kafkascale": kafka_scale,
     "kafkarows": kafka_rows,
     "scale": scale,
+    "sizing": sizing,
 }
 
 

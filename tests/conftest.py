@@ -14,6 +14,7 @@ from mainstem.app.process import ServerProcess
 from mainstem.app.spark.classes import find_archive
 from mainstem.app.spark.jars import S3_COORDINATES, ensure_jars
 from mainstem.app.spark.java import check_java
+from tests.harness.apachekafka import SMALL_JVM, ApacheKafka
 from tests.harness.seaweed import S3Server
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ settings.load_profile("mainstem")
 
 
 UNITS = Path(__file__).parent / "unit"
-_SHARED = {"live_server", "spark", "s3_server"}
+_SHARED = {"live_server", "spark", "s3_server", "broker"}
 # What `make test` runs besides the units that stand alone: one test or module for each part that only a real server, a
 # real Spark, a real reader, a browser or a kill can show. All others are in `make test-all`.
 CORE = (
@@ -115,3 +116,10 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server. Tests keep apart by their buckets."""
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    """A real Apache Kafka, which no test stops. Tests keep apart by their topics, and heal its proxy."""
+    with ApacheKafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM, has_proxy=True) as kafka:
+        yield kafka

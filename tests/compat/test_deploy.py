@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from tests.harness import seaweed
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
+BESIDE = DEPLOY / "compose" / "two-gateways.yaml"
 EXAMPLE = DEPLOY / "compose" / "mainstem.example.toml"
-KUBERNETES = sorted((DEPLOY / "kubernetes").rglob("*.yaml"))
+ONE, TWO = DEPLOY / "kubernetes" / "mainstem.yaml", DEPLOY / "kubernetes" / "two-gateways.yaml"
+CLUSTER = DEPLOY / "kubernetes" / "spark" / "cluster.yaml"
 UV = Path(sys.executable).with_name("uv")
 # The server ends within this after SIGTERM (tests/contract/test_server_process holds it to that).
 STOP_S_MAX = 8
@@ -50,26 +53,35 @@ def documents(*files: Path) -> list[dict[str, Any]]:
     return [document for file in files for document in yaml.safe_load_all(file.read_text())]
 
 
-def of_kind(*kinds: str) -> list[dict[str, Any]]:
-    found = [each for each in documents(*KUBERNETES) if each["kind"] in kinds]
+def of_kind(gateways: Path, *kinds: str) -> list[dict[str, Any]]:
+    """Of what is applied together: one of the two manifests of gateways, and Spark's beside it."""
+    found = [each for each in documents(gateways, CLUSTER) if each["kind"] in kinds]
     assert found
     return found
 
 
-def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for workload in of_kind("StatefulSet", "Deployment"):
+def containers(gateways: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for workload in of_kind(gateways, "StatefulSet", "Deployment"):
         pod = workload["spec"]["template"]["spec"]
         for container in pod["containers"]:
             yield pod, container
 
 
+@pytest.fixture(params=[ONE, TWO], ids=["one", "two"])
+def gateways(request: pytest.FixtureRequest) -> Path:
+    """Either manifest of gateways."""
+    assert isinstance(request.param, Path)
+    return request.param
+
+
 @pytest.mark.parametrize("version", ["1.31", "1.37"])
 def test_the_manifests_are_what_kubernetes_takes(version: str) -> None:
-    tool("kubernetes-validate==1.37.0", "kubernetes-validate", "--strict", "-k", version, *KUBERNETES)
+    tool("kubernetes-validate==1.37.0", "kubernetes-validate", "--strict", "-k", version, ONE, TWO, CLUSTER)
+    assert {*(DEPLOY / "kubernetes").rglob("*.yaml")} == {ONE, TWO, CLUSTER}
 
 
 def test_the_compose_file_is_what_compose_takes() -> None:
-    tool("check-jsonschema==0.37.2", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
+    tool("check-jsonschema==0.37.2", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE, BESIDE)
 
 
 def test_the_checks_above_find_what_is_wrong(tmp_path: Path) -> None:
@@ -77,32 +89,52 @@ def test_the_checks_above_find_what_is_wrong(tmp_path: Path) -> None:
     wrong.write_text(COMPOSE.read_text().replace("stop_grace_period", "stop_grace_perido"))
     with pytest.raises(AssertionError, match="perido"):
         tool("check-jsonschema==0.37.2", "check-jsonschema", "--builtin-schema", "vendor.compose-spec", wrong)
-    wrong.write_text(KUBERNETES[0].read_text().replace("periodSeconds", "periodSecond"))
+    wrong.write_text(ONE.read_text().replace("periodSeconds", "periodSecond"))
     with pytest.raises(AssertionError, match="periodSecond"):
         tool("kubernetes-validate==1.37.0", "kubernetes-validate", "--strict", wrong)
 
 
 def test_every_name_in_the_compose_file_is_one_of_it() -> None:
-    compose = yaml.safe_load(COMPOSE.read_text())
+    compose, beside = (yaml.safe_load(file.read_text()) for file in (COMPOSE, BESIDE))
+    # As compose lays one file over the other: what the second says of a service of the first is added to that.
+    needs_more = beside["services"].pop("mainstem")
+    assert needs_more.keys() == {"depends_on"}
+    compose["services"]["mainstem"]["depends_on"] |= needs_more["depends_on"]
+    assert not compose["services"].keys() & beside["services"].keys()
+    compose["services"] |= beside["services"]
+    compose["volumes"] |= beside["volumes"]
     for service in compose["services"].values():
         assert service.keys() & {"image"} and "restart" in service
         assert service.get("depends_on", {}).keys() <= compose["services"].keys()
         for mount in service.get("volumes", []):
             source = mount.split(":")[0]
             # mainstem.toml is the reader's copy of the example.
-            known = source in compose["volumes"] or (COMPOSE.parent / source).name in ("mainstem.toml", "s3.json")
+            known = source in compose["volumes"] or (COMPOSE.parent / source).name in (
+                "mainstem.toml",
+                "mainstem-2.toml",
+                "s3.json",
+            )
             assert known, mount
         for name, needed in service.get("depends_on", {}).items():
             if needed["condition"] == "service_healthy":
                 assert "healthcheck" in compose["services"][name]
-    mainstem = compose["services"]["mainstem"]
-    assert "/health" in mainstem["healthcheck"]["test"][-1]
-    assert int(mainstem["stop_grace_period"].removesuffix("s")) > STOP_S_MAX
+    first, second = compose["services"]["mainstem"], compose["services"]["mainstem-2"]
+    for gateway in (first, second):
+        assert "/health" in gateway["healthcheck"]["test"][-1]
+        assert int(gateway["stop_grace_period"].removesuffix("s")) > STOP_S_MAX
+    # The same but for where they are: no volume, and no port of this machine, is both's.
+    assert first.keys() == second.keys()
+    places = {"hostname", "volumes", "ports", "depends_on"}
+    assert {name for name in first if first[name] != second[name]} <= places
+    assert first["depends_on"] == second["depends_on"]
+    for name in ("volumes", "ports"):
+        ours, theirs = ({each.split(":")[0] for each in gateway[name]} for gateway in (first, second))
+        assert not ours & theirs
     assert {"store", "postgres", "spark-master"} <= compose["services"].keys()
 
 
-def test_every_pod_has_probes_bounds_and_time_to_end() -> None:
-    for pod, container in containers():
+def test_every_pod_has_probes_bounds_and_time_to_end(gateways: Path) -> None:
+    for pod, container in containers(gateways):
         assert {"readinessProbe", "livenessProbe"} <= container.keys()
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
         assert "memory" in container["resources"]["limits"]
@@ -118,11 +150,11 @@ def test_every_pod_has_probes_bounds_and_time_to_end() -> None:
                 assert way.get("path", "/health") == "/health"
 
 
-def test_nobody_but_spark_reaches_spark_and_no_drain_takes_the_gateway() -> None:
+def test_nobody_but_spark_reaches_spark_and_no_drain_takes_the_last_gateway(gateways: Path) -> None:
     """Who reaches a master, a worker or a driver runs code with the keys of the store."""
     parts = {"spark-master", "spark-worker", "mainstem"}
     open_ports: dict[str, set[int]] = {}
-    for policy in of_kind("NetworkPolicy"):
+    for policy in of_kind(gateways, "NetworkPolicy"):
         selector = policy["spec"]["podSelector"]
         chosen = selector.get("matchLabels", {}).get("app") or selector["matchExpressions"][0]["values"]
         for rule in policy["spec"]["ingress"]:
@@ -134,14 +166,33 @@ def test_nobody_but_spark_reaches_spark_and_no_drain_takes_the_gateway() -> None
                 ports = set() if callers else {port["port"] for port in rule["ports"]}
                 open_ports.setdefault(app, set()).update(ports)
     assert open_ports == {"spark-master": set(), "spark-worker": set(), "mainstem": {8181, 9092, 27017}}
-    (budget,) = of_kind("PodDisruptionBudget")
-    assert budget["spec"]["maxUnavailable"] == 0
+    (budget,) = of_kind(gateways, "PodDisruptionBudget")
+    (gateway,) = of_kind(gateways, "StatefulSet")
+    assert budget["spec"]["maxUnavailable"] == gateway["spec"]["replicas"] - 1
 
 
-def test_every_service_finds_its_pods_and_every_mount_its_source() -> None:
-    workloads = of_kind("StatefulSet", "Deployment")
+def test_what_stands_by_gets_clients_by_the_leader_s_health_and_lives_by_its_own() -> None:
+    (gateway,) = of_kind(TWO, "StatefulSet")
+    (container,) = gateway["spec"]["template"]["spec"]["containers"]
+    assert gateway["spec"]["podManagementPolicy"] == "Parallel"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/health"
+    assert container["livenessProbe"].keys() & {"httpGet", "tcpSocket"} == {"tcpSocket"}
+    # The port between the gateways is one that they reach, and that no service shows to others.
+    (secret,) = of_kind(TWO, "Secret")
+    port = tomllib.loads(secret["stringData"]["mainstem.toml"])["peers"]["port"]
+    assert {"name": "peers", "containerPort": port} in container["ports"]
+    assert all(each["port"] != port for service in of_kind(TWO, "Service") for each in service["spec"]["ports"])
+    (policy,) = [each for each in of_kind(TWO, "NetworkPolicy") if each["metadata"]["name"] == "mainstem"]
+    (callers,) = [rule["from"] for rule in policy["spec"]["ingress"] if {"port": port} in rule["ports"]]
+    assert callers == [
+        {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["mainstem"]}]}}
+    ]
+
+
+def test_every_service_finds_its_pods_and_every_mount_its_source(gateways: Path) -> None:
+    workloads = of_kind(gateways, "StatefulSet", "Deployment")
     pods = [each["spec"]["template"] for each in workloads]
-    for service in of_kind("Service"):
+    for service in of_kind(gateways, "Service"):
         wanted = service["spec"]["selector"].items()
         chosen = [pod for pod in pods if wanted <= pod["metadata"]["labels"].items()]
         assert len(chosen) == 1, service["metadata"]["name"]
@@ -155,18 +206,18 @@ def test_every_service_finds_its_pods_and_every_mount_its_source() -> None:
         there = {each["name"] for each in pod.get("volumes", [])} | {each["metadata"]["name"] for each in claims}
         for container in pod["containers"]:
             assert {each["name"] for each in container.get("volumeMounts", [])} == there
-    (gateway,) = of_kind("StatefulSet")
-    assert gateway["spec"]["replicas"] == 1
-    services = {each["metadata"]["name"] for each in of_kind("Service")}
+    (gateway,) = of_kind(gateways, "StatefulSet")
+    assert gateway["spec"]["replicas"] == (1 if gateways == ONE else 2)
+    services = {each["metadata"]["name"] for each in of_kind(gateways, "Service")}
     assert gateway["spec"]["serviceName"] in services
 
 
 def configurations() -> dict[str, str]:
-    (secret,) = of_kind("Secret")
-    return {"compose": EXAMPLE.read_text(), "kubernetes": secret["stringData"]["mainstem.toml"]}
+    one, two = (of_kind(gateways, "Secret")[0]["stringData"]["mainstem.toml"] for gateways in (ONE, TWO))
+    return {"compose": EXAMPLE.read_text(), "kubernetes": one, "two gateways": two}
 
 
-@pytest.mark.parametrize("place", ["compose", "kubernetes"])
+@pytest.mark.parametrize("place", ["compose", "kubernetes", "two gateways"])
 def test_the_configurations_are_taken_once_their_places_are_filled_in(place: str, tmp_path: Path) -> None:
     text = configurations()[place]
     file = tmp_path / "mainstem.toml"
@@ -178,12 +229,15 @@ def test_the_configurations_are_taken_once_their_places_are_filled_in(place: str
     assert refused.returncode == 1
     assert "32" in refused.stderr
     # With what it leaves out for a cluster, too: a `#` before a setting and no blank line of words.
-    whole = re.sub(r'^# (master|port|\[mongo\]|\[pipeline\.spark\]|"s(?:park|3)\.)', r"\1", text, flags=re.MULTILINE)
+    left_out = r"""master|port|kind|bootstrap_servers|replication|\[[a-z_.]+\]|"s(?:park|3|ecurity|asl)\."""
+    whole = re.sub(rf"^# ({left_out})", r"\1", text, flags=re.MULTILINE)
     file.write_text(whole.replace('"change-me" = "change-me"', f'"2026-11" = "{KEY}"'))
     config = load_config(file)
     assert config.pipeline.master.startswith("spark://spark-master")
     assert config.pipeline.spark["spark.driver.bindAddress"] == "0.0.0.0"
     assert config.mongo.port == 27017
+    if place != "kubernetes":
+        assert (config.log.kind, config.peers.port) == ("kafka", 8190) and config.log.bootstrap_servers
     assert config.catalog.warehouse.startswith("s3://") and config.catalog.postgres
 
 
@@ -199,9 +253,9 @@ def test_the_unit_of_systemd_gives_the_server_time_to_end() -> None:
 
 def test_the_image_installs_what_the_configurations_need() -> None:
     text = (DEPLOY / "container" / "Containerfile").read_text()
-    assert "[postgres]" in text and "spark.jars --s3" in text
+    assert "[kafka,postgres]" in text and "spark.jars --s3" in text
     (uid,) = set(re.findall(r"--uid (\d+)", text))
-    for pod, _ in containers():
+    for pod, _ in (*containers(ONE), *containers(TWO)):
         assert pod["securityContext"]["runAsUser"] == int(uid)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,10 @@ from mainstem.model.batch import Admitted
 from mainstem.model.errors import Conflict, Invalid, Overloaded
 from mainstem.model.position import LogPosition
 from mainstem.runtime.clock import Clock, ManualClock
-from tests.harness.apachekafka import SMALL_JVM, ApacheKafka
+from tests.harness.apachekafka import ApacheKafka
 from tests.unit.log.log_fixtures import Diary, InlineSealer, batch, event, quiet, raw_batch
 
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM) as kafka:
-        yield kafka
 
 
 class Kind:

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tests.contract.test_sync_rules import MINE, Replica, Writer, pull, set_rule
 from tests.contract.test_sync_rules import server as sync_server
 from tests.faults.test_kafka_log import judge
 from tests.faults.test_kills import BATCH, Producer
-from tests.harness.apachekafka import SMALL_JVM, ApacheKafka
+from tests.harness.apachekafka import ApacheKafka, KafkaCluster
 from tests.harness.judge import assert_tables_hold
 from tests.harness.seaweed import S3Server
 
@@ -33,13 +33,7 @@ from tests.harness.seaweed import S3Server
 TAKEOVER_S_MAX = 60.0
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM) as kafka:
-        yield kafka
-
-
-def config_of(broker: ApacheKafka, prefix: str, warehouse: str, *, pipeline: bool = False) -> Config:
+def config_of(broker: ApacheKafka | KafkaCluster, prefix: str, warehouse: str, *, pipeline: bool = False) -> Config:
     with reserve_port("127.0.0.1") as place:
         port = place.getsockname()[1]
     return Config(
@@ -75,20 +69,22 @@ async def standing_by(folder: Path, config: Config) -> AsyncIterator[tuple[Serve
 
 
 class Load:
-    """Sends one batch after the other, and keeps the positions that it was told."""
+    """Sends one batch after the other, and keeps the positions that it was told. `keys`: of so many keys in turns."""
 
-    def __init__(self, url: str, source: str) -> None:
+    def __init__(self, url: str, source: str, keys: int = 10**9) -> None:
         self._url = url
-        self._source = source
+        self.source = source
+        self._keys = keys
         self.stop = asyncio.Event()
         # None where a batch was sent again, and was durable already.
         self.told: list[tuple[int, int] | None] = []
 
     async def run(self) -> None:
-        async with CdcClient(self._url, source=self._source) as client:
+        async with CdcClient(self._url, source=self.source) as client:
             while not self.stop.is_set():
                 number = len(self.told)
-                receipt = await client.send([insert("orders", f"{self._source}-{number}", {"n": number})] * 2)
+                change = insert("orders", f"{self.source}-{number % self._keys}", {"n": number})
+                receipt = await client.send([change] * 2)
                 self.told.append((await receipt.durable()).positions)
 
     @property
@@ -129,7 +125,7 @@ async def test_one_that_stands_by_takes_over_whoever_owned_the_log(tmp_path: Pat
     seen = {first: count for _, _, first, count in diary.seen}
     assert all(seen.get(first) == last - first + 1 for load in loads for first, last in load.placed)
     for load in loads:
-        sequences = [sequence for source, sequence, _, _ in diary.seen if source == load._source]
+        sequences = [sequence for source, sequence, _, _ in diary.seen if source == load.source]
         assert sequences == list(range(1, len(load.told) + 1))
 
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -63,12 +62,6 @@ async def main() -> None:
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM) as kafka:
-        yield kafka
 
 
 def new_settings(broker: ApacheKafka, **changed: float) -> KafkaLogSettings:

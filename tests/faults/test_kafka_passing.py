@@ -6,7 +6,7 @@ Both listen from their start; the one that stands by passes connections on to th
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import msgspec
 import pymongo
-import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from mainstem.app.config import Config, MongoConfig, ServerConfig
@@ -26,15 +25,9 @@ from mainstem.log.kafka.settings import KafkaLogSettings
 from tests.contract.test_sync_client import Replica
 from tests.faults.test_kafka_gateways import TAKEOVER_S_MAX, Load, config_of
 from tests.faults.test_kafka_log import judge
-from tests.harness.apachekafka import SMALL_JVM, ApacheKafka
+from tests.harness.apachekafka import ApacheKafka
 
 PASSES_ON = "connections are passed on to the gateway that leads"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM) as kafka:
-        yield kafka
 
 
 def with_ports(config: Config) -> Config:
@@ -86,7 +79,7 @@ async def judge_loads(folder: Path, broker: ApacheKafka, prefix: str, loads: lis
     seen = {first: count for _, _, first, count in diary.seen}
     for load in loads:
         assert all(seen.get(first) == last - first + 1 for first, last in load.placed)
-        sequences = [sequence for source, sequence, _, _ in diary.seen if source == load._source]
+        sequences = [sequence for source, sequence, _, _ in diary.seen if source == load.source]
         assert sequences == list(range(1, len(load.told) + 1))
 
 

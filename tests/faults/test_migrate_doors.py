@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,12 @@ from tests.contract.dolake.dolake_messages import batch, event
 from tests.contract.test_sync_rules import Replica, Writer, pull
 from tests.faults.test_kills import BATCH, IN_DELTA
 from tests.faults.test_kills import Producer as Shopper
-from tests.harness.apachekafka import SMALL_JVM, ApacheKafka
+from tests.harness.apachekafka import ApacheKafka
 from tests.harness.cdcwire import Wire
 from tests.harness.judge import Lake, assert_tables_hold
 from tests.harness.seaweed import S3Server
 
 HEADERS = {"accept": "application/x-protobuf", "content-type": "application/x-protobuf"}
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    with ApacheKafka(tmp_path_factory.mktemp("kafka"), jvm=SMALL_JVM) as kafka:
-        yield kafka
 
 
 def moved(config: Config, broker: ApacheKafka, prefix: str) -> Config:

@@ -39,11 +39,16 @@ _TOKEN_SERVICE = {
 }
 
 
+_REQUESTS = "SeaweedFS_s3_request_total{"
+
+
 class S3Server:
     """`weed server -s3` on a folder. A context manager; `url` is its endpoint."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_metrics: bool = False) -> None:
         self._folder = folder
+        self._ports = (*_PORTS, "-metricsPort") if has_metrics else _PORTS
+        self._metrics = ""
         self._process: subprocess.Popen[bytes] | None = None
         # Each keeps its port for one of the servers.
         self._places: list[socket.socket] = []
@@ -78,6 +83,12 @@ class S3Server:
         files.create_dir(name)
         return f"s3://{name}"
 
+    def requests(self) -> int:
+        """How many requests of S3 it was sent, where it has metrics."""
+        with urllib.request.urlopen(self._metrics, timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(_REQUESTS)))
+
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "s3.json"
@@ -86,8 +97,9 @@ class S3Server:
         config.write_text(json.dumps({"identities": [identity]}))
         tokens = self._folder / "iam.json"
         tokens.write_text(json.dumps(_TOKEN_SERVICE))
-        self._places = [reserve_port("127.0.0.1") for _ in _PORTS]
-        ports = {name: place.getsockname()[1] for name, place in zip(_PORTS, self._places, strict=True)}
+        self._places = [reserve_port("127.0.0.1") for _ in self._ports]
+        ports = {name: place.getsockname()[1] for name, place in zip(self._ports, self._places, strict=True)}
+        self._metrics = f"http://127.0.0.1:{ports.get('-metricsPort')}/metrics"
         self.port = ports["-s3.port"]
         with (self._folder / "weed.log").open("wb") as log:
             self._process = subprocess.Popen(

@@ -20,6 +20,7 @@ import uvicorn
 import uvloop
 from litestar.types import ASGIApp
 
+from mainstem.admission import Authenticator, Users
 from mainstem.app.config import Config, ServerConfig
 from mainstem.app.folder.address import ADDRESS_FILE, Address, write_address
 from mainstem.app.gateway import Gateway
@@ -58,6 +59,7 @@ def serve(config: Config, data: Path) -> int:
     """Run until a signal says stop. The process's exit code."""
     recent = set_up_logging(config.logging.format, config.logging.level)
     check_exposure(config)
+    check_access(config)
     raise_descriptor_limit()
     check_folder(data)
     return uvloop.run(_serve(config, data.absolute(), recent))
@@ -200,6 +202,12 @@ def check_exposure(config: Config) -> None:
         )
     if not server.tls_cert:
         logger.warning("no TLS: tokens and data cross the network in the clear, unless something in front has TLS")
+
+
+def check_access(config: Config) -> None:
+    """Refuse keys and users that are none: at once, and not when it is the turn of a gateway that stood by."""
+    Authenticator(config.auth, SystemClock())
+    Users(config.users)
 
 
 def _url(server: ServerConfig, port: int) -> str:
