@@ -62,8 +62,8 @@ class Changes:
             else:
                 value = self._rng.randrange(100)
                 before = self.set.get(key, {})
-                # A part of a row that was deleted is a row of that part.
-                self.set[key] = {**(before or {"id": None, "text": None}), "n": value}
+                # A part of a row that was deleted is a row of that part; of one that is loaded, a part of that.
+                self.set[key] = {**({"id": None, "text": None} if before is None else before), "n": value}
                 found.append(update("orders", key, {"n": value}))
         return found
 
