@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from pyiceberg.catalog import load_catalog
 
 from mainstem.app.cli.main import main
 from mainstem.app.serve import check_folder
@@ -28,6 +30,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 def run(server: KafkaServer, *words: str, **environment: str) -> Result:
     asked = {"MAINSTEM_URL": server.url, "MAINSTEM_BOOTSTRAP": server.bootstrap, "MAINSTEM_TOKEN": "", "COLUMNS": "200"}
     return CliRunner().invoke(main, words, env=asked | environment)
+
+
+def test_dead_letters_of_a_table_that_is_not_there_are_an_error(server: KafkaServer) -> None:
+    for words in ("list", "replay --all"):
+        command, *more = words.split()
+        told = run(server, "dead-letters", command, "shop.none", *more)
+        assert told.exit_code == 1, told.output
+        assert "404" in told.output and "table does not exist. got=shop.none" in told.output
+    tables = load_catalog("c", type="rest", uri=server.url, warehouse="lake")
+    tables.create_namespace("shop")
+    tables.create_table("shop.there", pa.schema([("id", pa.int64())]))
+    there = run(server, "dead-letters", "list", "shop.there")
+    assert there.exit_code == 0 and "shop.there: 0 dead letters, 0 replayed" in there.output, there.output
 
 
 def test_a_flush_says_what_it_waits_for(server: KafkaServer) -> None:
