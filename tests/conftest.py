@@ -72,6 +72,8 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
             "default.declared": {"columns": {"price": "decimal(10,2)", "day": "date"}},
             "default.letters": {"columns": {"price": "decimal(10,2)"}},
             "default.letters_in_delta": {"columns": {"price": "decimal(10,2)"}, "format": "delta"},
+            "default.put_back": {"format": "delta"},
+            "console.put_back": {"format": "delta"},
             "cased.rows": {"format": "delta"},
             "cased.typed": {"format": "delta"},
             "console.letters": {"columns": {"price": "decimal(10,2)"}},

@@ -275,3 +275,25 @@ async def test_only_the_files_of_the_console_are_served(live_server: ServerProce
 
     async with httpx.AsyncClient(base_url=live_server.url, timeout=60) as http:
         assert (await http.get(path)).status_code == 404
+
+
+async def test_a_table_in_delta_is_put_back_on_its_page(shop: ServerProcess) -> None:
+    for n in (1, 2):
+        async with CdcClient(shop.ws_url, source=f"console-put-back-{n}") as client:
+            await (await client.send([insert("console.put_back", str(n), {"a": n})])).durable()
+        assert (await shop.flush(timeout_s=240))["complete"]
+    async with browser_page(shop.url) as page:
+        await page.goto(f"{shop.url}/console/tables/console.put_back")
+        versions = page.locator("#snapshots tbody tr")
+        await expect(versions.first).to_contain_text("current")
+        rows = versions.filter(has=page.locator("td:nth-child(4)", has_text=re.compile("^1$")))
+        await rows.first.locator("[data-do=rollback]").click()
+        await expect(page.locator(".diff")).to_contain_text("do not come again")
+        await page.click("#confirm-rollback")
+        await expect(page.locator(".diff")).to_contain_text("again. Rolling back to")
+        await expect(versions.first).to_contain_text("restore")
+        await expect(page.locator("#facts b").first).to_have_text("1")
+        # Of a history there is no way back.
+        await page.goto(f"{shop.url}/console/tables/console.put_back_history")
+        await expect(versions.first).to_be_visible()
+        assert await page.locator("[data-do=rollback]").count() == 0

@@ -19,7 +19,9 @@ import pytest
 from mainstem.app.config import Config, LogConfig, PipelineConfig, ServerConfig
 from mainstem.app.process import ServerProcess
 from mainstem.client import connect_duckdb
+from tests.contract.auth_tokens import SECURED, bearer, token
 from tests.harness.debezium import (
+    GUIDE,
     DebeziumServer,
     GuideType,
     Postgres,
@@ -28,6 +30,7 @@ from tests.harness.debezium import (
     postgres_in,
 )
 from tests.harness.guides import guide_block
+from tests.harness.guides import guide_properties as guide_block_properties
 
 ROWS = int(os.environ.get("ROWS", "100000"))
 NAMES = 'id, price, quantity, "at", seen, "day", ref, raw, note, is_new, ratio, big'
@@ -260,6 +263,42 @@ async def test_cloud_events_arrive_as_envelopes_do(tmp_path: Path, with_schemas:
             postgres.stop("immediate")
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(200)
+async def test_a_server_with_logins_is_posted_to_with_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lines of the guide, which has the token in the environment; without them nothing is taken."""
+    monkeypatch.setenv("MAINSTEM_TOKEN", token("writer", "shop"))
+    postgres = postgres_in(tmp_path)
+    async with ServerProcess(tmp_path / "data", SECURED, token=token()) as server:
+        postgres.start()
+        postgres.run("CREATE TABLE pens (id int PRIMARY KEY, note text)")
+        postgres.run("INSERT INTO pens SELECT i, 'pen' FROM generate_series(1, 20) AS i")
+        url = f"{server.url}/v1/debezium?namespace=shop&key=id"
+        without = guide_properties(postgres, url, "pens")
+        login = {"debezium.sink.http.authentication.jwt.url": f"{server.url}/v1/debezium/"}
+        debezium = DebeziumServer(tmp_path, f"{without}\n{guide_block_properties(GUIDE.name, 1, login)}")
+        debezium.start()
+        try:
+            await agreed(server, debezium, postgres, "id, note")
+            postgres.run("UPDATE pens SET note = 'changed' WHERE id % 3 = 0", "DELETE FROM pens WHERE id = 4")
+            await agreed(server, debezium, postgres, "id, note")
+            debezium.kill()
+            postgres.run("INSERT INTO pens VALUES (21, 'refused')")
+            before = (await server.status())["log"]["durable"]
+            refused = DebeziumServer(tmp_path, without)
+            refused.start()
+            try:
+                async with asyncio.timeout(100):
+                    while "token_missing" not in refused.said():
+                        await asyncio.sleep(0.2)
+            finally:
+                refused.kill()
+            assert (await server.status())["log"]["durable"] == before
+        finally:
+            debezium.kill()
+            postgres.stop("immediate")
+
+
 async def agreed(server: ServerProcess, debezium: DebeziumServer, postgres: Postgres, columns: str) -> None:
     """Wait until `latest` says what PostgreSQL says."""
     wanted = [list(row) for row in postgres.rows(f"SELECT {columns} FROM pens ORDER BY id")]
@@ -273,7 +312,8 @@ async def agreed(server: ServerProcess, debezium: DebeziumServer, postgres: Post
 
 async def selected(server: ServerProcess, sql: str) -> Any:
     async with httpx.AsyncClient(timeout=60) as http:
-        answer = await http.post(f"{server.url}/v1/query", json={"sql": sql, "freshness": "latest"})
+        body = {"sql": sql, "freshness": "latest"}
+        answer = await http.post(f"{server.url}/v1/query", json=body, headers=bearer(token()))
     return answer.json().get("rows")
 
 

@@ -41,6 +41,7 @@ ELSEWHERE = {
     ("README.md", " producers, apps"): "a drawing",
     ("catalog.md", "make compat"): "runs of an hour",
     ("catalog.md", "mainstem catalog diff"): "of snapshots that are made up; tests/compat/test_catalog_commands.py",
+    ("debezium.md", "debezium.sink"): _SERVER,
     ("debezium.md", "debezium.source"): _SERVER,
     ("debezium.md", "SELECT _key, _op"): _SERVER,
     ("deploying.md", "make wheels"): "needs Docker; tests/compat/test_deploy.py starts the same without it",

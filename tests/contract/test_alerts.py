@@ -138,6 +138,11 @@ WRONG: dict[str, Callable[[Told, int], Told]] = {
 }
 
 
+def without_pipeline(look: int) -> Told:
+    """A server that was started with `--no-pipeline`."""
+    return changed(well(look), "pipeline", running=False, state="off", pid=None, restarts=0)
+
+
 def looks(alert: str | None) -> list[Scrape]:
     """The scrapes of a server that is well, or of one with what the alert is about."""
     found = []
@@ -185,3 +190,12 @@ def test_a_table_that_catches_up_does_not_stand_still(healthy: list[Scrape]) -> 
     lag = firing("mainstem_table_lag_changes > 0", healthy)
     assert [dict(labels)["table"] for labels in lag] == ["shop.orders"]
     assert alarmed(RULES["MainstemTableStandsStill"], healthy) == []
+
+
+def test_a_server_without_a_pipeline_has_none_that_is_down() -> None:
+    """One that is there and down is: see above."""
+    scrapes = [
+        scrape(look * EVERY_S, render_metrics(*without_pipeline(look)).decode(), TARGET) for look in range(LOOKS)
+    ]
+    for alert in ("MainstemPipelineDown", "MainstemPipelineRestarts"):
+        assert alarmed(RULES[alert], scrapes) == []

@@ -12,6 +12,7 @@ from mainstem.app.cli.main import main
 from mainstem.app.process import ServerProcess
 from mainstem.client import CdcClient, insert, update
 from tests.contract.auth_tokens import SECURED, bearer, token
+from tests.contract.test_auth_gate import SCHEMA
 from tests.harness.inprocess import gateway_on_socket
 from tests.harness.judge import read, read_state
 
@@ -84,9 +85,14 @@ async def test_nobody_replays_what_it_may_not_write(tmp_path: Path) -> None:
         httpx.AsyncClient(base_url=ws_url.replace("ws://", "http://").removesuffix("/ws"), timeout=60) as http,
     ):
         path = "/v1/tables/shop.orders/dead-letters"
+        asked: Any = {"json": {"all": True}}
+        for who in ("reader", "writer"):
+            assert (await http.get(path, headers=bearer(token(who)))).status_code == 404
+        await ask(http, "POST", "/v1/namespaces", headers=bearer(token()), json={"namespace": ["shop"]})
+        table = {"name": "orders", "schema": SCHEMA}
+        await ask(http, "POST", "/v1/namespaces/shop/tables", headers=bearer(token()), json=table)
         empty = await ask(http, "GET", path, headers=bearer(token("reader")))
         assert (empty["letters"], empty["total"]) == ([], 0)
-        asked: Any = {"json": {"all": True}}
         assert (await http.post(f"{path}/replay", headers=bearer(token("reader")), **asked)).status_code == 403
         elsewhere = bearer(token("writer", "billing"))
         assert (await http.get(path, headers=elsewhere)).status_code == 404

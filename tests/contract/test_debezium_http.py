@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -251,3 +252,42 @@ async def test_a_refused_request_takes_its_turn_behind_one_at_work(tmp_path: Pat
             bodies: list[Any] = [first, [event("keyless", "u", 200, id=1)], [event("row", "u", 300, id=1)]]
             answers = [await http.post(url, json=body) for body in bodies]
             assert [answer.status_code for answer in answers] == [200, 400, 503]
+
+
+async def test_debezium_server_logs_in_with_a_token_for_a_password(tmp_path: Path) -> None:
+    """As its `http` sink does (`authentication.type=jwt`); all of it: `tests/compat/test_debezium_server`."""
+    async with gateway_on_socket(tmp_path, gateway_config=SECURED) as (gateway, ws_url):
+        url = ws_url.replace("ws", "http", 1).removesuffix("/ws") + "/v1/debezium"
+        given = token("writer", "shop", lifetime_s=3600)
+        asked = {"username": "token", "password": given, "token_expiry_in_minutes": 60}
+        async with httpx.AsyncClient(timeout=60) as http:
+            login = await http.post(f"{url}/auth/authenticate", json=asked)
+            assert login.status_code == 200, login.text
+            told = login.json()
+            assert told.keys() == {"jwt", "jwt_refresh_token", "expires_in", "refresh_token_expires_in"}
+            assert told["jwt"] == given and 3_500_000 < told["expires_in"] <= 3_600_000
+            again = await http.post(f"{url}/auth/refreshToken", json={"jwt_refresh_token": told["jwt_refresh_token"]})
+            assert (again.status_code, again.json()["jwt"]) == (200, given)
+            # So the sink writes it.
+            headers = {"Authorization": f"Bearer: {told['jwt']}"}
+            row = event("pens", "c", 1, id=1)
+            taken = await http.post(url, params={"namespace": "shop", "key": "id"}, json=row, headers=headers)
+            assert (taken.status_code, taken.json()["events"]) == (200, 1)
+            before = sum(gateway.refused.values())
+            wrong: tuple[tuple[dict[str, str] | bytes, str], ...] = (
+                ({}, "token_missing"),
+                ({"password": "nonsense"}, "token_invalid"),
+                ({"password": "ü" * 10 + "€"}, "token_missing"),
+                ({"password": token(lifetime_s=-600)}, "token_expired"),
+                (b"no json", "token_missing"),
+                (b'{"password": "' + b"x" * 100_000 + b'"}', "token_missing"),
+            )
+            for number, (body, reason) in enumerate(wrong):
+                content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+                refused = await http.post(f"{url}/auth/authenticate", content=content)
+                assert (refused.status_code, refused.json()["error"]["reason"]) == (401, reason), body
+                assert sum(gateway.refused.values()) == before + number + 1
+            # A reader's token opens nothing that a connector needs, and a body opens no other path.
+            reader = {"password": token("reader")}
+            assert (await http.post(f"{url}/auth/authenticate", json=reader)).status_code == 403
+            assert (await http.post(f"{url}", params={"key": "id"}, json={"password": given})).status_code == 401

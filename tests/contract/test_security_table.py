@@ -72,6 +72,8 @@ ROUTES = {
     WRITER: """
         POST /flush
         POST /v1/debezium
+        POST /v1/debezium/auth/authenticate
+        POST /v1/debezium/auth/refreshToken
         POST /v1/namespaces
         POST /v1/tables/rename
         POST /v1/views/rename

@@ -1,5 +1,7 @@
 """A load without the log, beside changes of the same table, while the driver and the gateway are killed: once, merged.
 
+Into a table in Iceberg and into one in Delta.
+
 The end is compared row by row: a loaded row is there unless it was changed or deleted, whenever that was.
 """
 
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -59,8 +62,8 @@ class Changes:
             else:
                 value = self._rng.randrange(100)
                 before = self.set.get(key, {})
-                # A part of a row that was deleted is a row of that part.
-                self.set[key] = {**(before or {"id": None, "text": None}), "n": value}
+                # A part of a row that was deleted is a row of that part; of one that is loaded, a part of that.
+                self.set[key] = {**({"id": None, "text": None} if before is None else before), "n": value}
                 found.append(update("orders", key, {"n": value}))
         return found
 
@@ -102,11 +105,12 @@ async def until_loading(server: ServerProcess) -> int:
             await asyncio.sleep(0.02)
 
 
-async def run(folder: Path, seed: int, kills: int) -> None:
+async def run(folder: Path, seed: int, kills: int, kind: str) -> None:
     rng, changes, stop = random.Random(seed), Changes(seed), asyncio.Event()
     place = folder / "load" / "orders"
     write_files(place)
-    async with ServerProcess(folder, CONFIG) as server, asyncio.TaskGroup() as tasks:
+    config = msgspec.structs.replace(CONFIG, tables={"default.orders": {"format": kind}})
+    async with ServerProcess(folder, config) as server, asyncio.TaskGroup() as tasks:
         producing = tasks.create_task(produce(server, changes, stop))
         loading = await start_load(server, place)
         for number in range(kills):
@@ -129,7 +133,7 @@ async def run(folder: Path, seed: int, kills: int) -> None:
         await producing
         flushed = await server.flush(timeout_s=200)
         assert flushed["complete"], flushed
-        rows = await asyncio.to_thread(read_state, server.url, "orders")
+        rows = await asyncio.to_thread(read_state, server.url if kind == "iceberg" else server.data / "delta", "orders")
         expected = changes.expected()
         assert rows.keys() == expected.keys(), (len(rows), len(expected))
         wrong = [key for key, row in expected.items() if any(rows[key][name] != row[name] for name in row)]
@@ -141,14 +145,16 @@ async def run(folder: Path, seed: int, kills: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-async def test_a_load_is_once_though_all_is_killed_in_the_middle(tmp_path: Path) -> None:
-    await run(tmp_path, seed=1, kills=1)
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+async def test_a_load_is_once_though_all_is_killed_in_the_middle(tmp_path: Path, kind: str) -> None:
+    await run(tmp_path, seed=1, kills=1, kind=kind)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-async def test_a_load_is_once_whatever_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+async def test_a_load_is_once_whatever_is_killed(tmp_path: Path, kind: str) -> None:
     """A job is taken up again twice, whoever asks; then it is asked for anew."""
     seed, kills = int(os.environ.get("SEED", "1")), int(os.environ.get("KILLS", "200")) // 20 + 1
     print(f"seed {seed}, {kills} kills")
-    await run(tmp_path, seed, kills)
+    await run(tmp_path, seed, kills, kind)

@@ -141,7 +141,10 @@ class Carried:
             for name, table in self.tables().items()
         }
         elapsed_ms = round((self._clock.monotonic_s() - began_s) * 1000)
-        return http.Flushed(complete=complete, position=position, elapsed_ms=elapsed_ms, tables=tables)
+        waits_for = None if complete else self._pipeline.trouble()
+        return http.Flushed(
+            complete=complete, position=position, elapsed_ms=elapsed_ms, tables=tables, waits_for=waits_for
+        )
 
     def _state(self) -> ServerState:
         stats = self._log.stats()

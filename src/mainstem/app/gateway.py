@@ -244,7 +244,7 @@ class Gateway:
         self._observer = Observer(
             self.catalog, log, clock, status, lake.delta, bounds=self.statuses.bounds, recent=recent
         )
-        self._tables = Tables(self.catalog, self._observer, status, lambda: log.lineage, clock, self.activity)
+        self._tables = Tables(self.catalog, self._observer, status, log, clock, self.activity, topics.kind_of)
         self._catalog_door = CatalogDoor(self.catalog, self.sync.declaring)
 
         # Who hears of what.

@@ -59,7 +59,7 @@ class Observer:
         """`in_delta` loads a table of ours that is kept in Delta; None for every other. `bounds`: used and limit."""
         self._catalog = catalog
         self._live_rows = LiveRows(catalog.inventories)
-        self._in_delta = in_delta
+        self.in_delta = in_delta
         self._log = log
         self._clock = clock
         self._status = status
@@ -196,7 +196,7 @@ class Observer:
 
     def _found_in_delta(self, name: TableName, commits_max: int) -> ShownTable | None:
         try:
-            table = self._in_delta(name)
+            table = self.in_delta(name)
         except NotFound:
             # Listed, and not made yet; or dropped since.
             table = None

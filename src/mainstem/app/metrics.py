@@ -117,7 +117,6 @@ class _Scrape(Collector):
                 "Memory of the JVM of the pipeline.",
                 status.pipeline.memory.get("jvm_rss_bytes", 0),
             ),
-            "pipeline_up": ("1 while the pipeline's process runs.", int(status.pipeline.running)),
             "circuit_breaker_open": (
                 "1 while the tables' store is left alone, 0.5 while one table tries it.",
                 _BREAKER.get(status.pipeline.circuit_breaker.state, 0),
@@ -130,6 +129,9 @@ class _Scrape(Collector):
             "buffer_bytes": ("Bytes of them.", status.buffer.total_size_bytes),
             "buffer_utilization": ("Share of the room for them, 0 to 1.", status.buffer.utilization),
         }
+        # A server that was started without a pipeline has none that could be down: the metric has no value there.
+        up = None if status.pipeline.state == "off" else int(status.pipeline.running)
+        yield GaugeMetricFamily("mainstem_pipeline_up", "1 while the pipeline's process runs.", value=up)
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"mainstem_{name}", text, value=value)
 

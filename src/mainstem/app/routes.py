@@ -38,6 +38,7 @@ from mainstem.doors.http.lakehouse import UnderLakehouse
 from mainstem.doors.http.origins import Origins
 from mainstem.doors.http.rates import Limited
 from mainstem.doors.http.refusals import failed, refused
+from mainstem.doors.ingest.debezium_login import debezium_login_router
 from mainstem.doors.query.spark import spark_queries_router
 from mainstem.doors.sync.door import SyncDoor
 from mainstem.maintenance.maintainer import Maintainer
@@ -83,6 +84,7 @@ def make_routes(mounted: Mounted) -> Litestar:
             config_router(mounted.tuner),
             insight_router(mounted.observer),
             *mounted.ingest,
+            debezium_login_router(mounted.clock),
             tables_router(mounted.tables),
             letters_router(mounted.dead_letters),
             activity_router(mounted.activity),

@@ -66,7 +66,13 @@ def serve(config: Config, data: Path) -> int:
 
 
 def check_folder(data: Path) -> None:
-    """Make the data folder, and see that it can be written to."""
+    """Make the data folder, and see that it can be written to, and its tables read."""
+    if '"' in str(data.absolute()):
+        # DuckDB takes the path of an Iceberg table for a name first, and a double quote in it for the name's end.
+        raise Invalid(
+            f"the data folder cannot be used: DuckDB reads no path with a double quote. got={data.absolute()}. "
+            "Choose another with --data."
+        )
     probe = data / f".probe-{os.getpid()}"
     try:
         data.mkdir(parents=True, exist_ok=True)

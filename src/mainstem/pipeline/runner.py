@@ -211,6 +211,7 @@ def _loads(
             covered=progress.covered,
             lineage=settings.lineage,
             store=settings.catalog_properties,
+            delta=delta,
         )
         join_pool(made.spark, "jobs")
         return made

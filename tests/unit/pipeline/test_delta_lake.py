@@ -13,7 +13,7 @@ from duckdb_extensions import import_extension
 
 from mainstem.client.delta import LocalStorage, create_storage
 from mainstem.formats.delta.files.engine import engine_of
-from mainstem.model import UNNAMED, Conflict
+from mainstem.model import UNNAMED, Conflict, NotFound
 from mainstem.model.names import TableName
 from mainstem.pipeline.delta.place import Listing
 from mainstem.pipeline.delta.table import DeltaLake
@@ -91,6 +91,43 @@ def test_rows_are_replaced_deleted_and_added(lake: Any) -> None:
     # Every commit of rows says which application of Spark's it is of.
     log = lake.delta.table(lake.name("orders")).history()
     assert {each.get("spark.app.id") for each in log if each["operation"] in ("WRITE", "MERGE")} == {"test-app"}
+
+
+def test_what_was_carried_does_not_come_again_after_a_way_back(lake: Any) -> None:
+    lake.seal(lake.change("1", {"n": 1}), lake.change("2", {"n": 2}))
+    lake.catch_up(settings=settings())
+    lake.seal(lake.change("1", {"n": 3, "more": "x"}), lake.change("2", None), lake.change("3", {"n": 4}))
+    lake.catch_up(settings=settings())
+    before, after, marked = lake.delta.table(lake.name("orders")), values(lake), marks(lake)
+    newest = before.version
+    whole = next(v for v in range(newest) if len(before.snapshot(v).query()) == 2)
+    before.restore(whole)
+    assert values(lake) == {"1": {"n": 1}, "2": {"n": 2}} and marks(lake) == marked
+    # A pipeline that starts anew sees all segments, and carries none.
+    assert lake.catch_up(settings=settings()) == 5
+    assert values(lake) == {"1": {"n": 1}, "2": {"n": 2}}
+    lake.seal(lake.change("2", {"more": "later"}))
+    lake.catch_up(settings=settings())
+    assert values(lake) == {"1": {"n": 1, "more": None}, "2": {"n": 2, "more": "later"}}
+    before.restore(newest)
+    assert values(lake) == after and marks(lake) == {UNNAMED: 6}
+
+
+def test_a_version_whose_files_are_gone_is_not_put_back(lake: Any) -> None:
+    lake.seal(lake.change("1", {"n": 1}), lake.change("2", {"n": 2}))
+    lake.catch_up(settings=settings())
+    for key in ("1", "2"):
+        lake.seal(lake.change(key, {"n": 3}))
+        lake.catch_up(settings=settings())
+    table = lake.delta.table(lake.name("orders"))
+    version, now = table.version - 1, values(lake)
+    # Of the version before, the vector of its first file: the file itself is in it no less than in this one.
+    folder = Path(str(lake.delta.storage.uri(table.name)).removeprefix("file://"))
+    for file in folder.glob("deletion_vector_*.bin"):
+        file.unlink()
+    with pytest.raises(NotFound, match=r"not kept any more.*deletion_vector"):
+        table.restore(version)
+    assert values(lake) == now and table.version == version + 1
 
 
 def test_partial_and_late_rows_are_merged_with_the_old_ones(lake: Any) -> None:

@@ -51,6 +51,7 @@ class Loader:
             covered=self.bench.progress.covered,
             lineage=self.bench.lineage,
             store={},
+            delta=self.bench.delta,
         )
         order = LoadOrder(place=str(place or self.folder), key=key)
         return loading.run(self.bench.name("orders"), order, **{"on_progress": lambda _: None, **more})
@@ -309,9 +310,9 @@ def test_what_cannot_be_loaded_is_refused_by_name_and_moves_nothing(bench: Any, 
             loader.load()
         assert list(bench.values()) == ["k"], case
     assert bench.lake.load(bench.name("orders")).property(LOADS_PROPERTY) is None
-    for settings in (TableSettings(format=Format.DELTA), TableSettings(state=False)):
+    for settings in (TableSettings(format=Format.DELTA, append=True), TableSettings(state=False)):
         loader.settings = settings
-        with pytest.raises(Invalid, match="only a state in Iceberg"):
+        with pytest.raises(Invalid, match="only a state is loaded"):
             loader.load()
     loader.settings = DEFAULT_SETTINGS
     for place in ("/etc", str(loader.folder / ".." / "x"), f"{loader.folder}x"):

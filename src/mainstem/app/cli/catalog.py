@@ -110,7 +110,10 @@ def show_(remote: Remote, table: str, as_json: bool) -> None:
 @json_option
 @asking(Remote)
 def history(remote: Remote, table: str, limit: int, as_json: bool) -> None:
-    """Show the snapshots of a table, newest first."""
+    """Show the snapshots of a table, newest first; of one in Delta, its versions."""
+    if remote.other(table) is not None:
+        _show_versions(remote.versions(table, limit), as_json=as_json)
+        return
     document = remote.table(table)
     line = {snapshot["snapshot-id"] for snapshot in ancestry(document, current_snapshot_id(document))}
     names: dict[int, list[str]] = {}
@@ -181,7 +184,13 @@ def diff(remote: Remote, table: str, before: int, after: int, as_json: bool) -> 
 @json_option
 @asking(Remote)
 def rollback(remote: Remote, table: str, snapshot: int, yes: bool, as_json: bool) -> None:
-    """Put the table's main branch back to an earlier snapshot. The later ones stay, and can be rolled forward to."""
+    """Put the table's main branch back to an earlier snapshot. The later ones stay, and can be rolled forward to.
+
+    A table in Delta gets a new version with the files of the earlier one.
+    """
+    if (other := remote.other(table)) is not None:
+        _restore(remote, table, int(other["current"]["snapshotId"]), snapshot, yes=yes, as_json=as_json)
+        return
     document = remote.table(table)
     target = _snapshot(document, snapshot)
     current = current_snapshot_id(document)
@@ -235,6 +244,33 @@ def drop_ref(remote: Remote, table: str, name: str, as_json: bool) -> None:
     _commit_ref(remote, table, document, name, {"action": "remove-snapshot-ref", "ref-name": name})
     said = f"{ref['type']} {name} of {table} is gone; it was at {ref['snapshot-id']}"
     tell(said, _moved(table, name, ref["snapshot-id"], None), as_json=as_json)
+
+
+def _show_versions(versions: list[dict[str, Any]], *, as_json: bool) -> None:
+    view = View("snapshot", "time", "operation", "rows", "change", "position", "names")
+    for each, before in zip(versions, [*versions[1:], None], strict=True):
+        held, held_before = each["rows"], None if before is None else before["rows"]
+        change = None if held is None or held_before is None else held - held_before
+        view.add(each["snapshotId"], each["atMs"], each["operation"], held, change, each["position"], "")
+    if as_json:
+        print_json(view.rows)
+    else:
+        show(view)
+
+
+def _restore(remote: Remote, table: str, current: int, version: int, *, yes: bool, as_json: bool) -> None:
+    moved = _moved(table, MAIN, current, version)
+    if current == version:
+        tell(f"{table} is at {version} already", moved, as_json=as_json)
+        return
+    if not yes:
+        click.confirm(f"Put {table} back from {current} to {version}?", abort=True)
+    remote.restore(table, version)
+    tell(
+        f"{table} is as at {version} again. To undo: mainstem catalog rollback {table} {current}",
+        moved,
+        as_json=as_json,
+    )
 
 
 def _between(document: dict[str, Any], before: int, after: int) -> list[str] | None:

@@ -200,10 +200,18 @@ def status(url: str, token: str | None) -> None:
 @_fails_in_one_line
 def flush(url: str, timeout: float, token: str | None) -> None:
     """Carry everything accepted so far into the tables, and wait for it."""
+    pipeline = _ask(url, "GET", "/status", token).get("pipeline")
+    if isinstance(pipeline, dict) and pipeline.get("state") in ("off", "down"):
+        said = f"the pipeline is {pipeline['state']}: what is accepted waits in the log until one runs"
+        click.echo(f"{said}; waiting up to {timeout:g} s", err=True)
     answer = _ask(url, "POST", f"/flush?timeoutS={timeout}", token, timeout)
     click.echo(json.dumps(answer, indent=2))
     if not answer.get("complete"):
-        raise click.ClickException("the tables do not cover everything yet; nothing is lost, see `mainstem status`")
+        waits_for = answer.get("waitsFor")
+        why = f": they wait for {waits_for}" if waits_for else ""
+        raise click.ClickException(
+            f"the tables do not cover everything yet{why}; nothing is lost, see `mainstem status`"
+        )
 
 
 def _ask(url: str, method: str, path: str, token: str | None, timeout_s: float = 10.0) -> dict[str, object]:

@@ -89,6 +89,26 @@ class Remote:
             }
         return {int(each["snapshotId"]): each["rows"] for each in told["snapshots"]}
 
+    def other(self, name: str) -> dict[str, Any] | None:
+        """What a server of ours tells of a table in Delta; None for every other table and server."""
+        try:
+            view: dict[str, Any] = self.ask("GET", f"tables/{quote(name, safe='')}")["view"]
+        except (click.ClickException, KeyError, TypeError):
+            return None
+        return view if view.get("format") == "delta" else None
+
+    def versions(self, name: str, limit: int) -> list[dict[str, Any]]:
+        """The latest versions of a table in Delta."""
+        asked = str(min(limit, _SNAPSHOTS_MAX))
+        found: list[dict[str, Any]] = self.ask("GET", f"tables/{quote(name, safe='')}/snapshots", limit=asked)[
+            "snapshots"
+        ]
+        return found
+
+    def restore(self, name: str, version: int) -> None:
+        """Put a table in Delta back."""
+        self.ask("POST", f"tables/{quote(name, safe='')}/rollback", {"snapshotId": str(version)})
+
     def sizes(self, name: str) -> tuple[int | None, ...]:
         """Rows, files, bytes and the last change of a table of another format, where the server knows them."""
         try:

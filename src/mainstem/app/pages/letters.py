@@ -135,6 +135,16 @@ class DeadLetters:
                 found[state.table.logical] = version
         return found
 
+    async def _check_exists(self, name: TableName) -> None:
+        """Raise NotFound where there is no table that letters could be of."""
+        if not await asyncio.to_thread(self._exists, name):
+            raise NotFound(f"table does not exist. got={name}")
+
+    def _exists(self, name: TableName) -> bool:
+        """Whether there is a table that letters could be of; a topic's comes with its first record."""
+        there = {state.table for state in self._catalog.tables()}
+        return bool(self._kind_of(name)) or not there.isdisjoint((name, name.history, name.dead_letters))
+
     async def _count(self, name: TableName) -> DeadLetterStatus:
         reasons: dict[str, int] = {}
         for reason, count in await self._ask(count_letters(name), 10_000):
@@ -169,6 +179,7 @@ class DeadLetters:
             rows = [LetterRow(*row) for row in await self._ask(sql, limit + 1)]
             counts = await self._count(table)
         except NotFound:
+            await self._check_exists(table)
             return door.Letters(letters=[], truncated=False, total=0, replayed=0, reasons={})
         return door.Letters(
             letters=[self._shown(table, row) for row in rows[:limit]],
@@ -188,6 +199,7 @@ class DeadLetters:
         self._intake.gate.tables([str(table)], principal)
         if kind := self._kind_of(table):
             raise Invalid(f"a table that a door of its own fills takes no replay. got={table}, a {kind}")
+        await self._check_exists(table)
         rows, remaining, failures = await self._chosen(table, asked)
         mends = {mend.id: mend for mend in asked.letters}
         tickets: list[tuple[str, Ticket]] = []

@@ -12,7 +12,8 @@ from mainstem.catalog import Catalog, Commit, TableIdent
 from mainstem.catalog.metadata.rollback import rollback_commit
 from mainstem.doors.admin import tables as door
 from mainstem.doors.admin.server import Status, TableStatus
-from mainstem.model import DEFAULT_NAMESPACE, Denied, Invalid, Lineage, NotFound, TableName
+from mainstem.log import Log
+from mainstem.model import DEFAULT_NAMESPACE, Denied, Invalid, NotFound, TableName
 from mainstem.runtime.clock import Clock
 
 
@@ -39,15 +40,18 @@ class Tables:
         catalog: Catalog,
         observer: Observer,
         status: Callable[[], Status],
-        lineage: Callable[[], Lineage],
+        log: Log,
         clock: Clock,
         activity: Activity,
+        kind_of: Callable[[TableName], str],
     ) -> None:
+        """`kind_of` says of which kind a door's own table is: empty for every other."""
+        self._kind_of = kind_of
         self._activity = activity
         self._catalog = catalog
         self._observer = observer
         self._status = status
-        self._lineage = lineage
+        self._log = log
         self._clock = clock
 
     async def detail(self, principal: Principal, name: str) -> door.TableDetail:
@@ -95,7 +99,7 @@ class Tables:
         others = (name.history, name.dead_letters) if name == name.logical else ()
         there = [self._exists(each) for each in others] or [None, None]
         return door.TableDetail(
-            view=view_of(table, self._lineage(), rows, lag, None if status is None else status.error),
+            view=view_of(table, self._log.lineage, rows, lag, None if status is None else status.error),
             freshness=door.Freshness(
                 lag_changes=lag,
                 behind_s=behind_s(self._clock.now_ms(), committed, waits_since) if lag else 0.0,
@@ -105,6 +109,7 @@ class Tables:
             history=there[0],
             dead_letters=there[1],
             may_write=may_write,
+            may_roll_back=may_write and (table.format != "delta" or self._refused(name) is None),
         )
 
     def _exists(self, name: TableName) -> str | None:
@@ -114,14 +119,14 @@ class Tables:
         table = self._load(name, limit)
         shown = table.latest(limit)
         rows = self._observer.rows(table, shown)
-        views = [snapshot_view(each, self._lineage(), rows) for each in reversed(shown)]
+        views = [snapshot_view(each, self._log.lineage, rows) for each in reversed(shown)]
         return door.Snapshots(snapshots=views, total=table.snapshot_count)
 
     def _difference(self, name: TableName, before: str, after: str) -> door.Difference:
         table = self._load(name, door.SNAPSHOTS_MAX)
         old, new = (_snapshot(table, each) for each in (before, after))
         rows = self._observer.rows(table, [old, new])
-        views = [snapshot_view(each, self._lineage(), rows) for each in (old, new)]
+        views = [snapshot_view(each, self._log.lineage, rows) for each in (old, new)]
         return door.Difference(before=views[0], after=views[1], columns=_column_changes(table, old, new))
 
     def _files(self, name: TableName, limit: int) -> door.Files:
@@ -150,14 +155,36 @@ class Tables:
 
     def _roll_back(self, name: TableName, snapshot_id: int) -> door.RolledBack:
         table = self._load(name, 1)
-        if table.format != "iceberg":
-            raise Invalid(f"only Iceberg tables can be put back here. got={name}, a {table.format} table")
+        if table.format == "delta":
+            return self._restore(name, snapshot_id)
         target = _snapshot(table, str(snapshot_id))
         was = (current_of(table.document) or {}).get("snapshot-id")
         requirements, updates = rollback_commit(table.document, target["snapshot-id"])
         ident = TableIdent(name.levels, name.table)
         self._catalog.commit_table(Commit(ident, requirements, updates))
         return door.RolledBack(snapshot_id=str(snapshot_id), was=str(was))
+
+    def _refused(self, name: TableName) -> str | None:
+        """Why a table in Delta is not put back: feeds and consumers are told from it, and what it lost would not come
+        again."""
+        if name != name.logical:
+            return "a history or dead letters"
+        return f"a {kind}" if (kind := self._kind_of(name)) else None
+
+    def _restore(self, name: TableName, version: int) -> door.RolledBack:
+        """A new version with the files and columns of an earlier one. What the table covers of the log stays as it is,
+        so that no change comes a second time."""
+        if what := self._refused(name):
+            raise Invalid(f"only the rows of a table can be put back. got={name}, {what} in Delta")
+        loaded = self._observer.in_delta(name)
+        if loaded is None or loaded.delta is None:
+            raise NotFound(f"table does not exist. got={name}")
+        # Not needed before somebody asks for this.
+        from mainstem.formats.delta.table import DeltaTable
+
+        was = loaded.delta.state.version
+        DeltaTable(loaded.delta.storage, loaded.delta.path, clock=self._clock).restore(version)
+        return door.RolledBack(snapshot_id=str(version), was=str(was))
 
 
 def _snapshot(table: ShownTable, snapshot_id: str) -> Any:

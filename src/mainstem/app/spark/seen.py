@@ -71,6 +71,14 @@ class PipelineSeen:
             steps=report.steps,
         )
 
+    def trouble(self) -> str | None:
+        """Why no change comes into a table, in words; None where a process runs."""
+        child = self._child()
+        if child.running or not self.is_wanted:
+            is_off = not self.is_wanted and self.report.state == "off"
+            return "a pipeline, which this server was started without" if is_off else None
+        return "a pipeline, which is down" + (f": {child.last_exit}" if child.last_exit else "")
+
     def _state(self, child: ChildStatus) -> str:
         if self.is_wanted and not child.running:
             return "down"

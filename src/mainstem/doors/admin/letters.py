@@ -105,6 +105,7 @@ _ERRORS = {
     code: ResponseSpec(data_container=ErrorAnswer, description=text, generate_examples=False)
     for code, text in (
         (400, "The request is wrong"),
+        (404, "The table does not exist"),
         (409, "The table changed meanwhile: ask again"),
         (504, "Reading the letters took too long"),
     )

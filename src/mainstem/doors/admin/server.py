@@ -151,6 +151,8 @@ class Flushed(Wire, frozen=True, kw_only=True):
     position: int
     elapsed_ms: int
     tables: dict[str, FlushedTable]
+    # What it waited for in vain, where that is known: a pipeline that does not run.
+    waits_for: str | None = None
 
 
 class Operations(Protocol):

@@ -48,8 +48,10 @@ class TableDetail(Wire, frozen=True, kw_only=True):
     properties: dict[str, str]
     history: str | None
     dead_letters: str | None
-    # Whether the caller may put it back, and replay its dead letters.
+    # Whether the caller may replay its dead letters.
     may_write: bool
+    # Whether the caller may put it back to an earlier snapshot.
+    may_roll_back: bool
 
 
 class Snapshots(Wire, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ It stands outside of the router, so that also a path that does not exist is not 
     in the query       ?access_token=TOKEN (or `token`), for WebSockets only: a browser cannot set their headers
     in a subprotocol   bearer.TOKEN, for WebSockets: a page's way that leaves nothing in logs of URLs
     in a cookie        of the console's, for requests from the console's own origin only
+    in the body        of Debezium Server's login only, see `body_login`
 """
 
 from collections import Counter
@@ -20,6 +21,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from mainstem.admission import ANYONE, Authenticator, Principal, Unauthenticated
 from mainstem.doors.http.at_hand import AtHand, FindAtHand, nothing_at_hand
+from mainstem.doors.http.body_login import is_login, with_token
 from mainstem.doors.http.held_open import CLOSE_POLICY, HeldOpen
 from mainstem.doors.http.origins import FOREIGN_HOST, FOREIGN_ORIGIN, Origins
 from mainstem.runtime.clock import Clock
@@ -75,6 +77,8 @@ class AuthGate:
         if kind == "lifespan":
             await self._app(scope, receive, send)
             return
+        if kind == "http" and is_login(scope):
+            receive = await with_token(scope, receive)
         try:
             principal = self._principal(scope)
         except Unauthenticated as error:
@@ -208,7 +212,8 @@ def _is_probe(scope: Scope) -> bool:
 
 def _token(scope: Scope) -> str | None:
     scheme, _, token = _header(scope, b"authorization").decode("latin-1").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
+    # Debezium Server writes `Bearer: TOKEN`.
+    if scheme.lower() in ("bearer", "bearer:") and token.strip():
         return token.strip()
     if scope["type"] == "websocket":  # type: ignore[comparison-overlap]
         # By the very letters of the name: another spelling (`toke%6E=`) would not be hidden in the server's log.

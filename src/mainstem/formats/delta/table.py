@@ -31,7 +31,7 @@ from mainstem.formats.delta.constraints import check_constraints
 from mainstem.formats.delta.errors import VersionMismatchError, delta_errors
 from mainstem.formats.delta.files.datafiles import ROW_GROUP_ROWS
 from mainstem.formats.delta.files.engine import PLACES
-from mainstem.formats.delta.files.vacuum import retention_s, unneeded
+from mainstem.formats.delta.files.vacuum import missing_of, retention_s, unneeded
 from mainstem.formats.delta.find import Find, Question
 from mainstem.formats.delta.log import Metadata, State
 from mainstem.formats.delta.queries import Filter
@@ -53,7 +53,7 @@ from mainstem.formats.delta.values.exact import fitted
 from mainstem.formats.delta.values.rows import table_of
 from mainstem.formats.delta.values.shredding import SHREDDING, shreds
 from mainstem.formats.delta.values.widening import recast, widening_of
-from mainstem.model.errors import Conflict, Invalid
+from mainstem.model.errors import Conflict, Invalid, NotFound
 from mainstem.runtime.backoff import Backoff
 from mainstem.runtime.clock import Clock, SystemClock
 
@@ -302,11 +302,17 @@ class DeltaTable(ReadableTable):
         return [path.removeprefix(f"{self.name}/") for path in paths]
 
     def restore(self, at: int | dt.datetime) -> int:
-        """Make the table what it was, as a new version; the newest is what it is."""
-        if at == self.version:
+        """Make the table what it was, as a new version; the newest is what it is. Marks of applications stay."""
+        wanted = self.snapshot(at).version
+        if wanted == self.version:
             return self.version
+        if missing := missing_of(self._log, self._log.at(wanted)):
+            raise NotFound(
+                f"files of the version are not kept any more. table={self.name} version={wanted} "
+                f"missing={len(missing)}: {missing[0]}"
+            )
         with delta_errors(self.name):
-            self.delta_rs().restore(at)
+            self.delta_rs().restore(wanted)
         return self.version
 
     def checkpoint(self) -> None:

@@ -24,6 +24,7 @@ from mainstem.formats.delta.files.engine import FILE, ROW, Engine, Source, delet
 from mainstem.formats.delta.files.zones import row_count
 from mainstem.formats.delta.log import AddFile, DeltaLog, Metadata, Protocol, State
 from mainstem.formats.delta.schema import CHANGE_FEED, TableSchema, differing, schema_of
+from mainstem.formats.delta.storage import Storage
 from mainstem.formats.delta.values.exact import fitted
 from mainstem.formats.delta.values.shredding import FEATURE, shreds
 from mainstem.formats.delta.values.widening import rewritten
@@ -201,11 +202,8 @@ class Transaction:
                 kept.append((file, gone))
         if not kept:
             return []
-        name = uuid.uuid4()
-        content, descriptors = vectors.file_of((gone for _, gone in kept), name)
-        self._vectors = f"{table}/deletion_vector_{name}.bin"
-        self._storage.put_if_absent(self._vectors, content)
-        return [_addition(file, descriptor) for (file, _), descriptor in zip(kept, descriptors, strict=True)]
+        self._vectors, adds = with_vectors(self._storage, table, kept)
+        return adds
 
     def _rewritten(self, touched: list[tuple[AddFile, BitMap64]], now_ms: int) -> Iterator[dict[str, Any]]:
         table = self._log.table
@@ -237,6 +235,17 @@ class Transaction:
                 f"features={sorted(unknown)}",
                 reason="protocol",
             )
+
+
+def with_vectors(
+    storage: Storage, table: str, touched: Sequence[tuple[AddFile, BitMap64]]
+) -> tuple[str, list[dict[str, Any]]]:
+    """Write the deletion vectors of files: the file that has them all, and what `add` says of each file then."""
+    name = uuid.uuid4()
+    content, descriptors = vectors.file_of((gone for _, gone in touched), name)
+    path = f"{table}/deletion_vector_{name}.bin"
+    storage.put_if_absent(path, content)
+    return path, [_addition(file, descriptor) for (file, _), descriptor in zip(touched, descriptors, strict=True)]
 
 
 def rows_by_file(files: Sequence[AddFile], places: pa.Table) -> list[tuple[AddFile, BitMap64]]:

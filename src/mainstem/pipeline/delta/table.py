@@ -7,6 +7,7 @@ log's checkpoints for ever, and a second writer with the same marks loses.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -47,7 +48,7 @@ from mainstem.tables.types import STRING, ColumnType, decimal_of
 from mainstem.tables.types import VARIANT as VARIANT_TYPE
 
 CHECKPOINT_EVERY = 20
-_NO_PLACES = PLACES.empty_table()
+NO_PLACES = PLACES.empty_table()
 # Writes groups of files anew, on the executors; returns `add` actions.
 Rewrite = Callable[[DeltaScan, Sequence[Sequence[AddFile]]], list[dict[str, Any]]]
 # As Iceberg's files keep them, but for what Delta has another type for.
@@ -158,7 +159,7 @@ class DeltaLakeTable:
             schemaString=delta_schema(pa.schema(fields)).to_json(),
             configuration={**self._state.metadata.configuration, UNLOGGED_PROPERTY: held},
         )
-        self._commit(Replacement([], _NO_PLACES, metadata=metadata, moved=True), self.marks(), "ADD COLUMNS")
+        self._commit(Replacement([], NO_PLACES, metadata=metadata, moved=True), self.marks(), "ADD COLUMNS")
 
     def transforms(self) -> dict[str, set[str]]:
         """None that bind a type: a partition that is made of a column is a column of its own."""
@@ -175,16 +176,21 @@ class DeltaLakeTable:
         self,
         marks: Marks,
         added: Sequence[Mapping[str, Any]] = (),
-        places: pa.Table = _NO_PLACES,
+        places: pa.Table = NO_PLACES,
         dropped: Sequence[AddFile] = (),
+        noted: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Add files that were written, and take rows or whole files out of the table. A newer version is a Conflict.
 
+        `noted` are properties that the table has from then on.
         Rows leave by deletion vectors. Of a table without them, see `without`: the driver writes no row.
         """
         assert not places.num_rows or self.keeps_vectors
         operation = "MERGE" if places.num_rows or dropped else "WRITE"
-        self._commit(Replacement(self.files, places, added=added, dropped=dropped), marks, operation)
+        known = self._state.metadata
+        metadata = msgspec.structs.replace(known, configuration={**known.configuration, **noted}) if noted else None
+        change = Replacement(self.files, places, metadata=metadata, added=added, dropped=dropped)
+        self._commit(change, marks, operation)
 
     @property
     def keeps_vectors(self) -> bool:
@@ -194,10 +200,7 @@ class DeltaLakeTable:
     def without(self, places: pa.Table, rewritten: Rewrite) -> tuple[list[AddFile], list[dict[str, Any]]]:
         """Files that lose rows, and `add` actions of those that the executors wrote in their place."""
         touched = rows_by_file(self.files, places)
-        lighter = [
-            msgspec.structs.replace(file, deletionVector=inline(gone | (self._deleted(file) or BitMap64())))
-            for file, gone in touched
-        ]
+        lighter = [carrying(file, gone | (self._deleted(file) or BitMap64())) for file, gone in touched]
         return [file for file, _ in touched], rewritten(self.scan(), [[file] for file in lighter])
 
     def _deleted(self, file: AddFile) -> BitMap64 | None:
@@ -238,7 +241,7 @@ class DeltaLakeTable:
             dropped = self.files
             added = rewritten(self._cast_scan(metadata, set(changed)), [[file] for file in dropped])
         # The same rows in other types: a reader of the table's change feed sees no change.
-        change = Replacement([], _NO_PLACES, added=added, metadata=metadata, dropped=dropped, moved=True)
+        change = Replacement([], NO_PLACES, added=added, metadata=metadata, dropped=dropped, moved=True)
         self._commit(change, self.marks(), "CHANGE COLUMNS")
 
     def _cast_scan(self, metadata: Metadata, changed: set[str]) -> DeltaScan:
@@ -256,7 +259,7 @@ class DeltaLakeTable:
         if not dropped:
             return 0, 0
         added = rewritten(self.scan(), [group for group in there if group])
-        self._commit(Replacement([], _NO_PLACES, added=added, dropped=dropped, moved=True), self.marks(), "OPTIMIZE")
+        self._commit(Replacement([], NO_PLACES, added=added, dropped=dropped, moved=True), self.marks(), "OPTIMIZE")
         return len(dropped), len(added)
 
     def _commit(self, change: Replacement, marks: Marks, operation: str) -> None:
@@ -267,6 +270,11 @@ class DeltaLakeTable:
         self.refresh()
         if (version + 1) % CHECKPOINT_EVERY == 0:
             self.lake.table(self.name).checkpoint()
+
+
+def carrying(file: AddFile, gone: BitMap64) -> AddFile:
+    """A file that tells those who rewrite it which rows to leave out."""
+    return msgspec.structs.replace(file, deletionVector=inline(gone))
 
 
 class DeltaLake:

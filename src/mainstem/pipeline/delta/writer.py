@@ -107,12 +107,8 @@ class DeltaWriter(TableWriter[DeltaLakeTable, DeltaChange]):
         return DeltaChange(table=table, marks=self._marks_after(table), files=files)
 
     def _replace(self, state: DeltaLakeTable, files: list[str], index: KeyIndex, places: Places) -> DeltaChange:
-        number_of = {file.path: number for number, file in enumerate(state.files)}
-        numbers = np.array([number_of.get(file.path, -1) for file in index.files] or [0], np.int64)[places.files]
-        if (numbers < 0).any():
-            raise Conflict(f"rows of a pass are in files that the table does not have. table={state.name}")
+        rows = places_of(state.files, index, places)
         change = self._append(state, files)
-        rows = pa.table({FILE: numbers, ROW: places.rows.astype(np.int64)}, schema=PLACES)
         if state.keeps_vectors:
             change.places = rows
         elif rows.num_rows:
@@ -132,6 +128,15 @@ class DeltaWriter(TableWriter[DeltaLakeTable, DeltaChange]):
         """Rows of a pass that a task reads, file by file; those of some keys (`wanted`)."""
         rows = over_files(self._spark, [[file] for file in table.files]).mapInArrow(task, ROWS_SCHEMA)
         return rows.join(keys, rows["key"] == keys["wanted"], "left_semi")
+
+
+def places_of(files: Sequence[AddFile], index: KeyIndex, places: Places) -> pa.Table:
+    """Places that an index found, by the numbers of the files that a table has."""
+    number_of = {file.path: number for number, file in enumerate(files)}
+    numbers = np.array([number_of.get(file.path, -1) for file in index.files] or [0], np.int64)[places.files]
+    if (numbers < 0).any():
+        raise Conflict("rows of a pass are in files that the table does not have")
+    return pa.table({FILE: numbers, ROW: places.rows.astype(np.int64)}, schema=PLACES)
 
 
 def live_rows(spark: SparkSession, state: DeltaLakeTable) -> LiveRows:

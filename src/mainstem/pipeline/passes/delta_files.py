@@ -24,7 +24,7 @@ def write_delta_files(target: DeltaTarget, rows: pa.Table, store: Mapping[str, s
         return []
     schema = schema_of(msgspec.convert(target.metadata, Metadata))
     storage = storage_by_properties(target.url, store)
-    whole = fitted(_with_uuids_as_text(_with_derived(rows, target), target), schema)
+    whole = fitted(_with_uuids_as_text(with_derived(rows, target), target), schema)
     written = []
     for numbers in _by_partition(whole, schema.partition_by):
         (add,) = write_files(storage, target.path, schema, whole.take(pa.array(numbers)), now_ms)
@@ -32,7 +32,7 @@ def write_delta_files(target: DeltaTarget, rows: pa.Table, store: Mapping[str, s
     return written
 
 
-def _with_derived(rows: pa.Table, target: DeltaTarget) -> pa.Table:
+def with_derived(rows: pa.Table, target: DeltaTarget) -> pa.Table:
     """The rows with the columns that stand for partition transforms."""
     for field, transform in zip(target.derived, shown_transforms(target.derived), strict=True):
         source_type = target.types[field.source]

@@ -1,43 +1,38 @@
 """One try at one load without the log, in its table's turn: read, write, merge with what the table knows, commit.
 
-Files belong to no table until the commit, which is made on what was looked at or not at all.
+The same in every format: what differs are the last methods of `Load`. Files belong to no table until the commit, which is
+made on what was looked at or not at all.
 """
 
 import json
 import logging
-import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from mainstem.model.errors import Conflict, Invalid
 from mainstem.model.names import TableName
 from mainstem.model.position import NOWHERE, Lineage, LogPosition
-from mainstem.pipeline.commit.deletes import Deletes, write_deletes
-from mainstem.pipeline.commit.keyindex import DataFile, KeyHashes, KeyIndex
-from mainstem.pipeline.commit.lake import Lake, LakeTable
-from mainstem.pipeline.commit.marks import APPLICATION, Marks
+from mainstem.pipeline.commit.changes import PhysicalTable
+from mainstem.pipeline.commit.keyindex import DataFile, KeyHashes, KeyIndex, Places
+from mainstem.pipeline.commit.marks import Marks
 from mainstem.pipeline.commit.places import LiveRows, build_index
 from mainstem.pipeline.passes.kernel import run_task
-from mainstem.pipeline.passes.plan import DESCRIPTIONS, Part, PassPlan, TableTask
-from mainstem.pipeline.passes.stores import for_spark, make_durable, remove_file
-from mainstem.pipeline.plan.evidence import deletes_as_evidence, old_rows_as_evidence
-from mainstem.pipeline.plan.iceberg import create_state, evolve_state, live_rows, target_of
-from mainstem.pipeline.plan.loaded import is_long
+from mainstem.pipeline.passes.plan import DESCRIPTIONS, DeltaTarget, IcebergTarget, Part, PassPlan, TableTask
 from mainstem.pipeline.plan.writer import Written, sorted_by_table
 from mainstem.pipeline.upkeep.load_rows import FileRows, Source, read_rows
 from mainstem.pipeline.upkeep.load_watch import OnLoaded, Watched
 from mainstem.pipeline.upkeep.steps import Done
 from mainstem.runtime.clock import Clock
 from mainstem.sql import spark_text
-from mainstem.tables.evolution import Evolution, kinds_of, plan_evolution
+from mainstem.tables.evolution import Column, Evolution, kinds_of, plan_evolution
 from mainstem.tables.layout import CLOCKS, HLC, KEY, KINDS_PROPERTY, POSITION, SOURCE, STATE_COLUMNS
-from mainstem.tables.parquet import writer_options
 from mainstem.tables.settings import TableSettings
 from mainstem.tables.since import Since
 from mainstem.wire.jobs import LoadOrder
@@ -51,12 +46,14 @@ LOAD_SOURCE = "load"
 ROWS_PER_TASK = 250_000
 _DESCRIPTIONS = from_arrow_schema(DESCRIPTIONS)
 
+T = TypeVar("T", bound=PhysicalTable)
+
 
 @dataclass(frozen=True, slots=True)
 class Around:
     """What every load needs."""
 
-    lake: Lake
+    spark: SparkSession
     clock: Clock
     lineage: Lineage
     # What a table holds of the log.
@@ -65,17 +62,38 @@ class Around:
     store: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A file of loaded rows: how Spark reads it, its rows, and what its commit says of it."""
+
+    path: str
+    rows: int
+    description: Mapping[str, Any]
+    # As an index knows it.
+    file: DataFile
+
+
+class Gone:
+    """Rows that a load's commit takes away: where an index found them."""
+
+    def __init__(self, index: KeyIndex, places: Places) -> None:
+        self.index = index
+        self.places = places
+
+
 @dataclass(slots=True)
-class _Merge:
+class Merge:
     """What becomes of loaded rows whose keys the table knows already."""
 
+    # Descriptions of files that the pass over both wrote.
     files: list[str] = field(default_factory=list)
-    deletes: Deletes = field(default_factory=Deletes)
-    of_loaded: Deletes = field(default_factory=Deletes)
+    # Rows of the table, and of the loaded files.
+    of_table: Gone | None = None
+    of_loaded: Gone | None = None
     collided: int = 0
 
 
-class Load:
+class Load(ABC, Generic[T]):
     """One try at one load, in the table's turn."""
 
     def __init__(
@@ -91,8 +109,7 @@ class Load:
     ) -> None:
         """`look_again` tells what the files are now."""
         self._around = around
-        self._lake = around.lake
-        self._spark = around.lake.spark
+        self._spark = around.spark
         self._look_again = look_again
         self._name = name
         self._settings = settings
@@ -100,13 +117,13 @@ class Load:
         self._source = source
         self._on_progress = on_progress
         self._go_on = go_on
-        # Files that nothing refers to as long as there is no commit.
+        # Files that nothing refers to as long as there is no commit, as the format names them.
         self._unnamed: list[str] = []
 
     def run(self) -> Done:
         """Do it, and say what was done."""
         state, marks = self._state()
-        loads = json.loads(state.property(LOADS_PROPERTY) or "[]")
+        loads = json.loads(self._property(state, LOADS_PROPERTY) or "[]")
         known = next((each for each in loads if each["id"] == self._source.identity), None)
         if known is not None:
             return {"rows": int(known["rows"]), "files": 0, "merged": 0, "repeated": 1}
@@ -115,10 +132,13 @@ class Load:
         plan = self._evolved(state, rows.seen, marks)
         began = state.snapshot_id
         loaded = self._projected(rows, plan, hlc, has_since=state.columns_since() != Since())
-        files = self._write(state, loaded)
-        count = sum(int(file["record-count"]) for file in files.values())
+        with self._watched():
+            files = self._write(state, loaded)
+        if not files:
+            raise Invalid(f"the files have no rows. got={self._order.place}", reason="no_rows")
+        count = sum(file.rows for file in files.values())
         self._check_once(files, count)
-        history = self._lake.load(self._name.history)
+        history = self._load(self._name.history)
         merge = self._merge(state, history, plan, partial(rows.as_changes, own=_own(hlc)), files, count)
         if self._look_again().identity != self._source.identity:
             raise Conflict(f"the files changed while they were loaded. got={self._order.place}")
@@ -126,26 +146,30 @@ class Load:
             raise Invalid("the load was cancelled")
         kinds = self._kinds(state, plan, rows, files)
         done = {"id": self._source.identity, "rows": count, "hlc": hlc, "at_ms": self._around.clock.now_ms()}
-        self._commit(state, began, marks, list(files.values()), merge, kinds, [*loads, done])
+        noted = {
+            LOADS_PROPERTY: json.dumps([*loads, done][-LOADS_KEPT_MAX:]),
+            KINDS_PROPERTY: json.dumps(kinds, sort_keys=True),
+        }
+        self._commit(state, began, marks, list(files.values()), merge, noted)
         return {"rows": count, "files": len(files), "merged": merge.collided, "repeated": 0}
 
     def discard(self) -> None:
         """Remove what was written: no commit has it."""
-        for location in self._unnamed:
+        for place in self._unnamed:
             try:
-                remove_file(location, self._around.store)
+                self._remove(place)
             except OSError:
-                log.warning("a file of a load that failed stays, as an orphan", extra={"file": location})
+                log.warning("a file of a load that failed stays, as an orphan", extra={"file": place})
 
     # Before anything is written
 
-    def _state(self) -> tuple[LakeTable, Marks]:
+    def _state(self) -> tuple[T, Marks]:
         """The table, made where it is not there, and what it covers of the log."""
-        state = self._lake.load(self._name)
-        history = self._lake.load(self._name.history)
+        state = self._load(self._name)
+        history = self._load(self._name.history)
         is_new = state is None
         if state is None:
-            state = create_state(self._lake, self._name, self._settings)
+            state = self._create()
         if not state.names() >= {name for name, _ in STATE_COLUMNS}:
             raise Invalid(f"the table of this name is not Mainstem's. table={self._name}")
         marks = state.marks()
@@ -158,7 +182,7 @@ class Load:
             marks = before.advanced(self._around.lineage.log_at(covered), covered, before.hlc_max)
         return state, marks
 
-    def _read(self, state: LakeTable) -> FileRows:
+    def _read(self, state: T) -> FileRows:
         key = self._order.key or self._settings.key
         if not key:
             raise Invalid(f"the rows have no key. table={self._name} expected=--key COLUMN", reason="no_key")
@@ -170,8 +194,8 @@ class Load:
     def _watched(self) -> Watched:
         return Watched(self._spark, self._source.bytes, self._on_progress, self._go_on)
 
-    def _evolved(self, state: LakeTable, seen: Mapping[str, frozenset[str]], marks: Marks) -> Evolution:
-        plan = plan_evolution(state.columns(), seen, self._settings, state.transforms())
+    def _evolved(self, state: T, seen: Mapping[str, frozenset[str]], marks: Marks) -> Evolution:
+        plan = plan_evolution(state.columns(), seen, self._settings, self._transforms(state))
         if plan.refused:
             raise Invalid(f"the table cannot have these columns. got={dict(plan.refused)}")
         if plan.rewrite:
@@ -181,8 +205,7 @@ class Load:
                 for column in plan.rewrite
             }
             raise Invalid(f"columns would change their type: load the files through the log. got={both}")
-        evolve_state(self._lake, state, plan, marks, self._settings)
-        state.refresh()
+        self._evolve(state, plan, marks)
         return plan
 
     def _projected(self, rows: FileRows, plan: Evolution, hlc: int, *, has_since: bool) -> DataFrame:
@@ -196,43 +219,16 @@ class Load:
 
     # Rows
 
-    def _write(self, state: LakeTable, rows: DataFrame) -> dict[str, dict[str, Any]]:
-        """Spark's own writer; the files belong to no table yet. Returns their descriptions by their names."""
-        spark = self._lake.classes
-        set_id = str(uuid.uuid4())
-        is_partitioned = bool(state.spec()["fields"])
-        spark.table_cache.add(set_id, state.java)
-        try:
-            with self._watched():
-                (
-                    rows.write.format("iceberg")
-                    # One partition's rows come to one task: else every task writes a file for each.
-                    .option("distribution-mode", "hash" if is_partitioned else "none")
-                    .option("fanout-enabled", "false")
-                    .mode("append")
-                    .save(set_id)
-                )
-            written = list(spark.written_files.fetchNewFiles(state.java, set_id))
-        finally:
-            spark.table_cache.remove(set_id)
-            spark.written_files.clearRewrite(state.java, set_id)
-        specs, to_json = state.java.specs(), self._lake.classes.file_json
-        found = [json.loads(to_json(file, specs.get(file.specId()))) for file in written]
-        self._unnamed += [file["file-path"] for file in found]
-        make_durable(file["file-path"] for file in found)
-        if not found:
-            raise Invalid(f"the files have no rows. got={self._order.place}", reason="no_rows")
-        return {file["file-path"].rsplit("/", 1)[1]: file for file in found}
-
-    def _keys(self, files: Mapping[str, Mapping[str, Any]]) -> DataFrame:
+    def _keys(self, files: Mapping[str, Loaded]) -> DataFrame:
         """The written keys, with their files' names and their rows in them."""
-        paths = [for_spark(str(file["file-path"])) for file in files.values()]
-        rows = self._spark.read.schema(f"{KEY} string").parquet(*paths)
+        # These are files: no patterns, and no folders that Spark takes partitions from.
+        reader = self._spark.read.option("recursiveFileLookup", "true").option("__globPaths__", "false")
+        rows = reader.schema(f"{KEY} string").parquet(*(file.path for file in files.values()))
         return rows.selectExpr(
             KEY, "element_at(split(_metadata.file_path, '/'), -1) AS path", "_metadata.row_index AS row"
         )
 
-    def _check_once(self, files: Mapping[str, Mapping[str, Any]], count: int) -> None:
+    def _check_once(self, files: Mapping[str, Loaded], count: int) -> None:
         """A key that stands twice would have two rows. Hashes are compared: most loads have none that are the same."""
         self._spark.conf.set("spark.sql.shuffle.partitions", str(self._tasks(count, 4_000_000)))
         keys = self._keys(files)
@@ -251,104 +247,86 @@ class Load:
 
     def _merge(
         self,
-        state: LakeTable,
-        history: LakeTable | None,
+        state: T,
+        history: T | None,
         plan: Evolution,
         as_changes: Callable[[TableTask], DataFrame],
-        files: Mapping[str, Mapping[str, Any]],
+        files: Mapping[str, Loaded],
         count: int,
-    ) -> _Merge:
+    ) -> Merge:
         """What the table knows of the loaded keys: rows stay as they are, or get the columns that they lack."""
-        known = [] if state.snapshot_id is None else [self._lake.frame(self._spark, state).select(KEY)]
+        known = [] if state.snapshot_id is None else [self._live_rows(state).frame(None).select(KEY)]
         deletes: DataFrame | None = None
-        if history is not None and history.snapshot_id is not None:
-            deletes = self._lake.frame(self._spark, history).where("_op = 'delete'")
-            known.append(deletes.select(KEY))
-        elif state.snapshot_id is not None and not self._settings.history:
-            raise Invalid(f"the table has no history: its deletes are not known. table={self._name}")
-        if not known:
-            return _Merge()
-        self._spark.conf.set("spark.sql.shuffle.partitions", str(self._tasks(count, 1_000_000)))
-        every = known[0] if len(known) == 1 else known[0].unionByName(known[1])
-        collisions = self._keys(files).join(every, KEY, "left_semi")
-        named = [DataFile(name, int(file["spec-id"]), json.dumps(file["partition"])) for name, file in files.items()]
-        index = build_index(LiveRows(None, named, count, lambda _: collisions))
-        for file in index.files:
-            file.path = str(files[file.path]["file-path"])
-        places = index.places()
-        merge = _Merge(collided=len(places.files))
-        if not merge.collided:
-            return merge
-        merge.of_loaded = self._written_deletes(state, index, places)
-        self._fill(state, deletes, plan, as_changes, collisions.select(KEY), merge)
-        return merge
-
-    def _fill(
-        self,
-        state: LakeTable,
-        deletes: DataFrame | None,
-        plan: Evolution,
-        as_changes: Callable[[TableTask], DataFrame],
-        collided: DataFrame,
-        merge: _Merge,
-    ) -> None:
-        """Merge loaded rows with rows that may lack columns, and with rows of an earlier load."""
-        if state.snapshot_id is None:
-            return
         since = state.columns_since()
-        # Rows of an earlier load have the position 0.
-        last = max([0, *map(int, since.positions.values())])
-        lacking = f"{CLOCKS} IS NOT NULL OR {POSITION} <= {last}L OR {HLC} <= {since.clock_max}L"
-        old = self._lake.frame(self._spark, state).where(lacking).join(collided, KEY, "left_semi")
-        keys = old.select(KEY)
-        wanted = old.count()
-        if not wanted:
-            return
         task = TableTask(
             table=self._name,
             last=NOWHERE,
             columns=plan.columns,
             merges=True,
             since=since,
-            state=Part(target_of(state), LogPosition(NOWHERE - 1)),
+            state=Part(self._target(state), LogPosition(NOWHERE - 1)),
         )
-        named = keys.withColumnRenamed(KEY, "key")
-        rows = as_changes(task).join(named, "key", "left_semi").unionByName(old_rows_as_evidence(old, task))
+        if history is not None and history.snapshot_id is not None:
+            deletes = self._deletes(history, task)
+            known.append(deletes.select(sf.col("key").alias(KEY)))
+        elif state.snapshot_id is not None and not self._settings.history:
+            raise Invalid(f"the table has no history: its deletes are not known. table={self._name}")
+        if not known:
+            return Merge()
+        self._spark.conf.set("spark.sql.shuffle.partitions", str(self._tasks(count, 1_000_000)))
+        every = known[0] if len(known) == 1 else known[0].unionByName(known[1])
+        collisions = self._keys(files).join(every, KEY, "left_semi")
+        named = [DataFile(name, file.file.spec_id, file.file.partition) for name, file in files.items()]
+        index = build_index(LiveRows(None, named, count, lambda _: collisions))
+        for file in index.files:
+            file.path = files[file.path].file.path
+        places = index.places()
+        merge = Merge(collided=len(places.files))
+        if merge.collided:
+            merge.of_loaded = Gone(index, places)
+            self._fill(state, deletes, task, as_changes, collisions.select(KEY), merge)
+        return merge
+
+    def _fill(
+        self,
+        state: T,
+        deletes: DataFrame | None,
+        task: TableTask,
+        as_changes: Callable[[TableTask], DataFrame],
+        collided: DataFrame,
+        merge: Merge,
+    ) -> None:
+        """Merge loaded rows with rows that may lack columns, and with rows of an earlier load."""
+        if state.snapshot_id is None:
+            return
+        # Rows of an earlier load have the position 0.
+        last = max([0, *map(int, task.since.positions.values())])
+        lacking = f"clocks IS NOT NULL OR position <= {last}L OR hlc <= {task.since.clock_max}L"
+        named = collided.withColumnRenamed(KEY, "key")
+        old = self._old_rows(state, task).where(lacking).join(named, "key", "left_semi")
+        keys = old.select("key")
+        wanted = old.count()
+        if not wanted:
+            return
+        rows = as_changes(task).join(keys, "key", "left_semi").unionByName(old)
         if deletes is not None:
-            rows = rows.unionByName(deletes_as_evidence(deletes.join(keys, KEY, "left_semi"), task))
+            rows = rows.unionByName(deletes.join(keys, "key", "left_semi"))
         pass_plan = PassPlan({self._name: task}, self._around.store, self._around.clock.now_ms())
         parted = rows.repartition(self._tasks(wanted, ROWS_PER_TASK), "key")
         described = parted.mapInArrow(partial(run_task, pass_plan), _DESCRIPTIONS).toArrow()
         written = sorted_by_table(described).get(self._name, Written())
         merge.files = [file.description for file in written.state]
-        self._unnamed += [json.loads(text)["file-path"] for text in merge.files]
+        self._unnamed += [self._place(json.loads(text)) for text in merge.files]
         if written.read != wanted or written.homeless:
             raise Conflict(f"rows of the files are not what they were. expected={wanted} got={written.read}")
         touched = KeyHashes.of_bytes(b"".join(file.hashes for file in written.state) + written.gone)
-        index = build_index(live_rows(self._lake, state), named)
-        merge.deletes = self._written_deletes(state, index, index.find(touched))
-
-    def _written_deletes(self, state: LakeTable, index: KeyIndex, places: Any) -> Deletes:
-        found = write_deletes(
-            index,
-            places,
-            location=target_of(state).location,
-            version=int(self._lake.classes.format_version(state.java)),
-            codec=str(writer_options(state.properties()).codec),
-            store=self._around.store,
-        )
-        paths = [json.loads(text)["file-path"] for text in found.added]
-        self._unnamed += paths
-        make_durable(paths)
-        return found
+        index = build_index(self._live_rows(state), keys)
+        merge.of_table = Gone(index, index.find(touched))
 
     # The commit
 
-    def _kinds(
-        self, state: LakeTable, plan: Evolution, rows: FileRows, files: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, str]:
+    def _kinds(self, state: T, plan: Evolution, rows: FileRows, files: Mapping[str, Loaded]) -> dict[str, str]:
         """What the columns' values have been: whole numbers may be beyond what a double keeps."""
-        ids = {name: number for name, _, number in state.fields()}
         columns = {column.name: column for column in plan.columns}
         found = {name: set(kinds) for name, kinds in rows.seen.items()}
         for name, kinds in found.items():
@@ -356,7 +334,7 @@ class Load:
             if (
                 rows.is_vague
                 and kinds == {"int"}
-                and any(is_long(file, ids[column.stored], column.type) for file in files.values())
+                and any(self._holds_long(state, file, column) for file in files.values())
             ):
                 kinds.add("long")
         after = plan_evolution(plan.columns, found, self._settings)
@@ -365,50 +343,74 @@ class Load:
             raise Invalid(f"whole numbers are beyond 2**53, which the column cannot hold. columns={names}")
         return kinds_of(after.columns)
 
-    def _commit(
-        self,
-        state: LakeTable,
-        began: int | None,
-        marks: Marks,
-        files: Sequence[Mapping[str, Any]],
-        merge: _Merge,
-        kinds: Mapping[str, str],
-        loads: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Everything at once, on what was looked at or not at all."""
-        state.begin()
-        start = state.transaction.startMetadata().currentSnapshot()
-        if (None if start is None else int(start.snapshotId())) != began:
-            raise Conflict(f"the table was changed by somebody else. table={self._name}")
-        properties = state.transaction.updateProperties()
-        properties.set(LOADS_PROPERTY, json.dumps(loads[-LOADS_KEPT_MAX:]))
-        properties.set(KINDS_PROPERTY, json.dumps(kinds, sort_keys=True))
-        properties.commit()
-        classes, specs = self._lake.classes, state.java.specs()
-
-        def file_of(text: str) -> Any:
-            return classes.file_of(classes.read_json(text), specs)
-
-        update = state.transaction.newRowDelta() if merge.collided else state.transaction.newFastAppend()
-        if merge.collided and began is not None:
-            # Earlier deletes of the same files are those that were looked at.
-            update.validateFromSnapshot(began)
-        add = update.addRows if merge.collided else update.appendFile
-        for text in (*(json.dumps(file) for file in files), *merge.files):
-            add(file_of(text))
-        for deletes in (merge.of_loaded, merge.deletes):
-            for text in deletes.added:
-                update.addDeletes(file_of(text))
-            for text in deletes.replaced:
-                update.removeDeletes(file_of(text))
-        summary = marks.summary() if marks.positions else {}
-        for name, value in {**summary, APPLICATION: self._lake.application, "mainstem.load": loads[-1]["id"]}.items():
-            update.set(name, value)
-        state.stage(update)
-        state.commit_staged()
-
     def _tasks(self, rows: int, rows_per_task: int) -> int:
         return max(int(self._spark.sparkContext.defaultParallelism), -(-rows // rows_per_task))
+
+    # What a format has to say
+
+    @abstractmethod
+    def _load(self, name: TableName) -> T | None:
+        """A table as it is now; None where there is none."""
+
+    @abstractmethod
+    def _create(self) -> T:
+        """Make the state."""
+
+    @abstractmethod
+    def _property(self, state: T, name: str) -> str | None:
+        """A property of the table."""
+
+    @abstractmethod
+    def _transforms(self, state: T) -> Mapping[str, set[str]]:
+        """What the partitions are made of."""
+
+    @abstractmethod
+    def _evolve(self, state: T, plan: Evolution, marks: Marks) -> None:
+        """Bring the columns up to the plan, and look at the table as it is then."""
+
+    @abstractmethod
+    def _target(self, state: T) -> IcebergTarget | DeltaTarget:
+        """What the executors must know to write files for it."""
+
+    @abstractmethod
+    def _write(self, state: T, rows: DataFrame) -> dict[str, Loaded]:
+        """Write durable files that are nobody's yet, by their names."""
+
+    @abstractmethod
+    def _live_rows(self, state: T) -> LiveRows:
+        """The keys and places of the table's rows."""
+
+    @abstractmethod
+    def _old_rows(self, state: T, task: TableTask) -> DataFrame:
+        """The table's rows as rows of a pass."""
+
+    @abstractmethod
+    def _deletes(self, history: T, task: TableTask) -> DataFrame:
+        """The history's deletes as rows of a pass."""
+
+    @abstractmethod
+    def _holds_long(self, state: T, file: Loaded, column: Column) -> bool:
+        """Whether a file has whole numbers in a column that a double does not keep."""
+
+    @abstractmethod
+    def _commit(
+        self,
+        state: T,
+        began: int | None,
+        marks: Marks,
+        files: Sequence[Loaded],
+        merge: Merge,
+        noted: Mapping[str, str],
+    ) -> None:
+        """Everything at once, on what was looked at or not at all. `noted` are properties of the table."""
+
+    @abstractmethod
+    def _place(self, description: Mapping[str, Any]) -> str:
+        """Where a file is, as `_remove` takes it."""
+
+    @abstractmethod
+    def _remove(self, place: str) -> None:
+        """Remove a file that no commit names."""
 
 
 def _own(hlc: int, clocks: str = "CAST(NULL AS string)") -> list[str]:

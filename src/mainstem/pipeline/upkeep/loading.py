@@ -21,9 +21,12 @@ from mainstem.model.errors import Conflict, Denied, Invalid, MainstemError, NotF
 from mainstem.model.names import TableName
 from mainstem.model.position import Lineage, LogPosition
 from mainstem.pipeline.commit.lake import Lake
+from mainstem.pipeline.delta.table import DeltaLake
 from mainstem.pipeline.passes.stores import for_spark
 from mainstem.pipeline.turns import Turns
 from mainstem.pipeline.upkeep.compaction import own_lake
+from mainstem.pipeline.upkeep.load_delta import DeltaLoad
+from mainstem.pipeline.upkeep.load_iceberg import IcebergLoad
 from mainstem.pipeline.upkeep.load_one import Around, Load
 from mainstem.pipeline.upkeep.load_rows import Source
 from mainstem.pipeline.upkeep.load_watch import OnLoaded
@@ -59,6 +62,7 @@ class Loading:
         covered: Callable[[TableName], LogPosition],
         lineage: Lineage,
         store: Mapping[str, str],
+        delta: DeltaLake | None = None,
     ) -> None:
         """`places` are the folders that files may be read from; `covered` is what a table holds of the log."""
         self._lake = own_lake(lake)
@@ -66,8 +70,9 @@ class Loading:
         self._places = tuple(places)
         self._settings_of = settings_of
         self._kind_of = kind_of
-        self._around = Around(self._lake, clock, lineage, covered, dict(store))
+        self._delta = delta
         spark = self._lake.spark
+        self._around = Around(spark, clock, lineage, covered, dict(store))
         spark.conf.set("spark.sql.parquet.mergeSchema", "true")
         # What Spark would take for a whole number are times: they are refused by name instead.
         spark.conf.set("spark.sql.legacy.parquet.nanosAsLong", "false")
@@ -84,15 +89,13 @@ class Loading:
         if name != name.logical or self._kind_of(name):
             raise Invalid(f"only a table of rows is loaded without the log. got={name}")
         settings = self._settings_of(name)
-        if settings.format is not Format.ICEBERG or not settings.state:
-            raise Invalid(
-                f"only a state in Iceberg is loaded without the log. table={name} expected=a load without --direct"
-            )
+        if settings.append or not settings.state:
+            raise Invalid(f"only a state is loaded without the log. table={name} expected=a load without --direct")
         look_again = partial(self._source, name, order)
         source = look_again()
         for attempt in range(1, ATTEMPTS_MAX + 1):
             with self._turns.of(name):
-                work = Load(self._around, name, settings, order, source, look_again, on_progress, go_on)
+                work = self._work(name, settings, order, source, look_again, on_progress, go_on)
                 try:
                     return work.run()
                 except Conflict:
@@ -107,6 +110,13 @@ class Loading:
                     work.discard()
                     raise
         raise AssertionError("the loop returns or raises")
+
+    def _work(self, name: TableName, settings: TableSettings, *more: Any) -> Load[Any]:
+        if settings.format is Format.ICEBERG:
+            return IcebergLoad(self._lake, self._around, name, settings, *more)
+        if self._delta is None:
+            raise Invalid(f"no place for Delta tables. table={name} expected=delta_url")
+        return DeltaLoad(self._delta, self._around, name, settings, *more)
 
     def _source(self, name: TableName, order: LoadOrder) -> Source:
         """The files that are there now. Raises Denied for a place that is not one to load from."""

@@ -120,7 +120,7 @@ function snapshotsCard(page, detail) {
   };
   const buttons = (each, isCurrent) => make("span", { class: "buttons" },
     make("button", { type: "button", class: "small", "data-do": "diff" }, "Compare"),
-    !isDelta && detail.mayWrite && !isCurrent ? make("button", { type: "button", class: "small", "data-do": "rollback", title: "Put the table back to this snapshot" }, "Roll back") : null);
+    detail.mayRollBack && !isCurrent ? make("button", { type: "button", class: "small", "data-do": "rollback", title: "Put the table back to this snapshot" }, "Roll back") : null);
   const list = new List({
     id: "snapshots", label: "Snapshots", key: (each) => each.snapshotId, empty: "No snapshot yet.",
     columns: [
@@ -139,7 +139,7 @@ function snapshotsCard(page, detail) {
     const item = event.target.closest("tr")?.item;
     if (!button || !item) return;
     if (button.dataset.do === "diff") pick(item);
-    else rollBack(page, told, item);
+    else rollBack(page, told, item, isDelta);
   });
   const show = (now) => list.show(now.view.snapshots.map((each, n, all) => {
     const before = all[n + 1];
@@ -172,7 +172,8 @@ async function compare(page, host, ids) {
   }
 }
 
-function rollBack(page, host, item) {
+function rollBack(page, host, item, isDelta) {
+  const again = isDelta ? "Changes that the table has had do not come again." : "Changes that the log still keeps may come into the table again.";
   const confirm = make("button", { type: "button", class: "primary", id: "confirm-rollback" }, "Put it back");
   confirm.addEventListener("click", async () => {
     try {
@@ -181,7 +182,7 @@ function rollBack(page, host, item) {
     } catch (error) { host.textContent = error.message; }
   });
   host.hidden = false;
-  host.replaceChildren(make("p", {}, `Put ${page.name} back to snapshot ${item.snapshotId} of ${ago(item.atMs)}, with ${number(item.rows)} rows? Later snapshots stay, and can be gone back to. Changes that the log still keeps may come into the table again.`), confirm);
+  host.replaceChildren(make("p", {}, `Put ${page.name} back to snapshot ${item.snapshotId} of ${ago(item.atMs)}, with ${number(item.rows)} rows? Later ones stay, and can be gone back to. ${again}`), confirm);
   confirm.focus();
 }
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
-from mainstem.formats.delta.log import LOG, AddFile, DeltaLog, Removed
+from mainstem.formats.delta.log import LOG, AddFile, DeltaLog, Removed, State
 from mainstem.model.errors import Corrupt, Invalid
 
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -58,6 +58,13 @@ def unneeded(log: DeltaLog, before_ms: int) -> Unneeded:
         in_feed = path.startswith(f"{log.table}/{_FEED}/")
         (expired if path in known or in_feed else orphans).append(path)
     return Unneeded(tuple(expired), tuple(orphans))
+
+
+def missing_of(log: DeltaLog, state: State) -> list[str]:
+    """Files that a version needs and that are not there any more. The newest version's are not looked for."""
+    there = {path for file in log.newest().files.values() for path in _files_of(file, log.table)}
+    needed = {path for file in state.files.values() for path in _files_of(file, log.table)}
+    return sorted(path for path in needed - there if not log.storage.exists(path))
 
 
 def _files_of(file: AddFile | Removed, table: str) -> Iterator[str]:
