@@ -74,7 +74,8 @@ def write_files(
             for evidence in member.writer.evidence(of_table(source, member.run.table, None)):
                 whole = whole.unionByName(evidence)
         shared.append(_shared_out(whole, [member.run.count for member in others], tasks))
-    rows = reduce(DataFrame.unionByName, shared)
+    # A row that is nothing but a position lacks most columns: Spark would hand over as many nulls.
+    rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), shared)
     to_do = {member.run.table: member.task for member in others}
     to_do |= {member.run.table: replace(member.task, segments=tuple(member.run.paths)) for member in narrow}
     plan = PassPlan(to_do, dict(store), now_ms)

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.java_gateway import JavaMember
+from py4j.protocol import STATIC_PREFIX, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from mainstem.model.errors import Conflict, NotFound
@@ -54,7 +55,7 @@ class _Classes:
         self.read_json = mapper.readTree
         self.write_json = mapper.writeValueAsString
         # By which Spark is told which files to read, and tells which it wrote. There is one of each.
-        self.table_cache = iceberg.spark.SparkTableCache.get()
+        self.table_cache = static_method(iceberg.spark.SparkTableCache, "get")()
         self.task_sets = iceberg.spark.ScanTaskSetManager.get()
         self.written_files = iceberg.spark.FileRewriteCoordinator.get()
 
@@ -387,6 +388,15 @@ class Lake:
         for index, value in enumerate(values):
             array[index] = value
         return array
+
+
+def static_method(owner: Any, name: str) -> Any:
+    """A static method of a class whose objects have one of the same name.
+
+    py4j looks at the first of that name that Java lists, and says that there is none where that is the objects'. Java's
+    order differs from start to start.
+    """
+    return JavaMember(name, None, STATIC_PREFIX + owner._fqn, owner._gateway_client)
 
 
 def commit(operation: Any, method: str = "commit", *arguments: Any) -> None:

@@ -175,10 +175,10 @@ class _TableKernel:
             return
         merged = self._merged(rows, is_change, is_delete) if self._task.merges else self._latest(rows, is_delete)
         every = rows["key"].unique()
-        gone = every.filter(pc.invert(pc.is_in(every, merged.keys))).to_pylist()
         self._write(part, STATE, self._table_of(merged), merged.keys)
-        if gone:
-            self._described.append(_Described(STATE, gone=hash_keys([key.encode() for key in gone])))
+        if len(merged.keys) < len(every):
+            gone = every.filter(pc.invert(pc.is_in(every, merged.keys)))
+            self._described.append(_Described(STATE, gone=hash_keys(gone.cast(pa.binary()).to_pylist())))
 
     def _table_of(self, merged: Merged) -> pa.Table:
         """Rows as the state has them."""
@@ -269,7 +269,7 @@ class _TableKernel:
         for file in files:
             hashes = None
             if keys is not None:
-                hashes = hash_keys([key.encode() for key in keys.take(pa.array(file.rows)).to_pylist()])
+                hashes = hash_keys(keys.take(pa.array(file.rows)).cast(pa.binary()).to_pylist())
             text = msgspec.json.encode(file.description).decode()
             self._described.append(
                 _Described(name, text, len(file.rows), file.bytes, hashes, unsynced=file.description.get("file-path"))

@@ -41,9 +41,14 @@ def changes_as_rows(changes: DataFrame) -> DataFrame:
 
 
 def latest_as_rows(latest: DataFrame, table: TableName) -> DataFrame:
-    """The last positions of a table's keys (see `latest_of_each_key`) as rows of a pass that reads the rest itself."""
-    known = {"position": "position", "stands_for": "stands_for", "evidence": f"CAST({CHANGE} AS tinyint)"}
-    return _rows(latest, table, known)
+    """The last positions of a table's keys (see `latest_of_each_key`), without the columns that the tasks read."""
+    return latest.selectExpr(
+        "position",
+        "stands_for",
+        f"CAST({CHANGE} AS tinyint) AS evidence",
+        f"{spark_text(table.namespace)} AS namespace",
+        f"{spark_text(table.table)} AS `table`",
+    )
 
 
 def old_rows_as_evidence(rows: DataFrame, task: TableTask) -> DataFrame:
