@@ -1,7 +1,7 @@
 """One try at one load without the log, in its table's turn: read, write, merge with what the table knows, commit.
 
-The same in every format: what differs are the last methods of `Load`. Files belong to no table until the commit, which is
-made on what was looked at or not at all.
+The same in every format: what differs are the last methods of `Load`. Files belong to no table until the commit, which
+is made on what was looked at or not at all.
 """
 
 import json
