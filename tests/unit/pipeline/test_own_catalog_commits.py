@@ -23,6 +23,8 @@ def test_a_catalog_that_dies_under_commits_loses_and_doubles_nothing(spark: Spar
     rng, wanted = random.Random(1), dict[str, dict[str, Any]]()
     with ReferenceCatalog(tmp_path / "theirs") as server:
         options = {"type": "rest", "uri": server.url, "cache-enabled": "false", "credential": "mainstem:secret"}
+        # By default it asks a dead server for half a minute before it says so.
+        options["rest.client.max-retries"] = "1"
         spark.conf.set(f"spark.sql.catalog.{THEIRS}", "org.apache.iceberg.spark.SparkCatalog")
         for name, value in options.items():
             spark.conf.set(f"spark.sql.catalog.{THEIRS}.{name}", value)
