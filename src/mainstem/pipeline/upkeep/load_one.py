@@ -25,6 +25,7 @@ from mainstem.pipeline.commit.marks import Marks
 from mainstem.pipeline.commit.places import LiveRows, build_index
 from mainstem.pipeline.passes.kernel import run_task
 from mainstem.pipeline.passes.plan import DESCRIPTIONS, DeltaTarget, IcebergTarget, Part, PassPlan, TableTask
+from mainstem.pipeline.passes.repeated import REPEATED, repeated
 from mainstem.pipeline.plan.writer import Written, sorted_by_table
 from mainstem.pipeline.upkeep.load_rows import FileRows, Source, read_rows
 from mainstem.pipeline.upkeep.load_watch import OnLoaded, Watched
@@ -232,8 +233,9 @@ class Load(ABC, Generic[T]):
         """A key that stands twice would have two rows. Hashes are compared: most loads have none that are the same."""
         self._spark.conf.set("spark.sql.shuffle.partitions", str(self._tasks(count, 4_000_000)))
         keys = self._keys(files)
-        hashes = keys.selectExpr(f"xxhash64({KEY}) AS hash").groupBy("hash").count().where("count > 1")
-        suspects = [row["hash"] for row in hashes.limit(1_000).collect()]
+        hashes = keys.selectExpr(f"xxhash64({KEY}) AS hash").repartition(self._tasks(count, 4_000_000), "hash")
+        found = hashes.mapInArrow(repeated, from_arrow_schema(REPEATED)).limit(1_000)
+        suspects = [row["hash"] for row in found.collect()]
         if not suspects:
             return
         some = keys.where(sf.expr(f"xxhash64({KEY})").isin(suspects)).groupBy(KEY).count().where("count > 1")
