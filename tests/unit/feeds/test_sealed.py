@@ -4,16 +4,12 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
-import psutil
-import pyarrow.parquet as pq
 import pytest
 
-from mainstem.feeds.topics.reading import NoRows, Reader, _files_of
+from mainstem.feeds.topics.reading import NoRows, Reader
 from mainstem.feeds.topics.sealed import LANES, SealedRead, SealedReaders, TableRows
-from mainstem.feeds.topics.segments import SegmentRecords
 from mainstem.model.errors import Corrupt, Overloaded
 from mainstem.model.names import TableName
 from mainstem.wire.kafka.opening import Record
@@ -21,8 +17,6 @@ from tests.harness.kafka import batch_of
 from tests.unit.feeds.test_topics import _until_taken, _values, new_partition, opened
 
 TABLE = TableName("kafka", "orders")
-# Processor time of one read of the table below.
-WORK_S = 0.02
 
 
 class Rows:
@@ -35,10 +29,6 @@ class Rows:
             raise FileNotFoundError("segment 14")
         if offset == 15:
             raise Corrupt("checksum", place="file 15")
-        if offset == 16:
-            until_s = time.process_time() + WORK_S
-            while time.process_time() < until_s:
-                pass
         return [Record(offset, 1, None, b"%d" % os.getpid())]
 
 
@@ -81,44 +71,6 @@ def test_a_process_reads_ends_and_is_followed_by_another() -> None:
         assert second != first
     finally:
         readers.close()
-
-
-def test_a_process_with_much_to_read_leaves_its_processor_to_others() -> None:
-    share = 0.25
-    readers = SealedReaders(1, share)
-    try:
-        (pid,) = _values(_read(readers, 0))
-        process = psutil.Process(int(pid or b""))
-
-        def cpu_s() -> float:
-            times = process.cpu_times()
-            return float(times.user + times.system)
-
-        began_s, before_s = time.monotonic(), cpu_s()
-        for _ in range(20):
-            _read(readers, 16)
-        worked_s, took_s = cpu_s() - before_s, time.monotonic() - began_s
-        assert worked_s >= 20 * WORK_S * 0.9
-        # The last read is rested for behind its answer. A busy machine only makes it take longer.
-        assert worked_s <= share * took_s + 3 * WORK_S
-    finally:
-        readers.close()
-
-
-async def test_a_long_read_of_a_segment_rests_between_its_steps(tmp_path: Path) -> None:
-    async with opened(tmp_path) as topics:
-        partition = await new_partition(topics)
-        values = [b"%d" % number for number in range(2_000)]
-        await _until_taken(partition, batch_of(values))
-        log = topics.log  # type: ignore[attr-defined]
-        await log.flush()
-        rests: list[None] = []
-        known = SegmentRecords(lambda: rests.append(None))
-        files = _files_of(log.segments(), TABLE)
-        found = known.records(files, TABLE, 0, 0, 2_000, 1 << 20)
-        assert [record.value for record in found] == values
-        # At each row group that was searched, and every 256 records.
-        assert len(rests) == sum(pq.ParquetFile(file.path).num_row_groups for file in files) + 8
 
 
 def test_a_read_that_fails_is_refused_by_name() -> None:

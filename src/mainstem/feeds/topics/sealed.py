@@ -3,8 +3,7 @@
 To open rows and to put them into batches is all Python: in the gateway it would take the interpreter away from
 consumers at the tail, who are served from memory. So a consumer gigabytes behind costs the gateway one message each way
 per fetch. A process is started when it is first needed, ends when it was not needed for a while, and keeps nothing but
-caches. It rests between its steps: all of them together take at most half of the machine's processors
-(`docs/adr/0029`).
+caches.
 """
 
 import os
@@ -25,7 +24,6 @@ from mainstem.model.errors import Overloaded
 from mainstem.model.names import TableName
 from mainstem.runtime.children import python_module
 from mainstem.runtime.lifetime import die_with_parent
-from mainstem.runtime.pace import Pace
 from mainstem.wire.kafka.opening import Record, build_batch
 
 # Records of one batch that is made of rows.
@@ -34,8 +32,6 @@ LANES = 2
 # Lower than the gateway's and the pipeline's: a consumer that is gigabytes behind is in no hurry.
 NICE = 5
 IDLE_S = 60.0
-# What one process takes: of one processor.
-SHARE = (os.cpu_count() or 1) / 2 / LANES
 # How an answer begins: batches, or why there are none.
 _FOUND, _GONE, _FAILED = b"\0", b"\1", b"\2"
 
@@ -89,9 +85,8 @@ def batches_of(records: Sequence[Record], bytes_max: int) -> bytes:
 class SealedReaders:
     """The processes, each at the end of a thread of ours. Blocking: `threads` is where to call `read`."""
 
-    def __init__(self, lanes: int = LANES, share: float = SHARE) -> None:
+    def __init__(self, lanes: int = LANES) -> None:
         self.threads = ThreadPoolExecutor(lanes, "kafka-sealed")
-        self._share = share
         self._own = threading.local()
 
     def close(self) -> None:
@@ -102,7 +97,7 @@ class SealedReaders:
         """See `read_sealed`. Called in one of `threads`. Raises Overloaded where no process answers."""
         # It may have ended by itself since the last time.
         for _ in range(2):
-            lane: _Lane = getattr(self._own, "lane", None) or _Lane(self._share)
+            lane: _Lane = getattr(self._own, "lane", None) or _Lane()
             self._own.lane = lane
             try:
                 return lane.ask(job)
@@ -115,12 +110,11 @@ class SealedReaders:
 class _Lane:
     """One process. It dies with the thread that started it, and that with the gateway."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             # No request and no answer is on it yet.
-            module, end = "mainstem.feeds.topics.sealed", theirs.fileno()
-            command = python_module(module, str(os.getpid()), str(end), str(share))
+            command = python_module("mainstem.feeds.topics.sealed", str(os.getpid()), str(theirs.fileno()))
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
         self._pipe = Connection(ours.detach())
 
@@ -151,19 +145,16 @@ def _answer(job: SealedRead, known: SegmentRecords) -> bytes:
 
 
 def main() -> None:
-    """The child's life. Its arguments are the parent's process id, the descriptor of its socket, and its share of a
-    processor."""
+    """The child's life. Its arguments are the parent's process id and the descriptor of its socket."""
     die_with_parent(int(sys.argv[1]))
     os.nice(NICE)
     # Threads of Arrow's would take several processors at once.
     pa.set_cpu_count(1)
-    pace = Pace(float(sys.argv[3]))
-    known = SegmentRecords(pace.rest)
+    known = SegmentRecords()
     with Connection(int(sys.argv[2])) as pipe:
         try:
             while pipe.poll(IDLE_S):
                 pipe.send_bytes(_answer(pipe.recv(), known))
-                pace.rest()
         except (EOFError, ConnectionError):
             pass
 

@@ -83,12 +83,10 @@ class SegmentRecords:
     """Records of sealed segments, by partition and offset. Called in one thread.
 
     A consumer comes again for its next page: where a partition's rows are is kept, and so are the row groups that were
-    read last, which all partitions of a topic share. `rest` is called between two steps, for who is not to take a
-    processor all the time.
+    read last, which all partitions of a topic share.
     """
 
-    def __init__(self, rest: Callable[[], None] = lambda: None) -> None:
-        self._rest = rest
+    def __init__(self) -> None:
         self._parts = _Kept[tuple[str, TableName, int], _Part](_PARTS_BYTES_MAX)
         self._texts = _Kept[tuple[str, int], pa.Array](_TEXTS_BYTES_MAX)
         # The last offset of every part that was ever read: a consumer on its way does not read those behind it again.
@@ -119,7 +117,6 @@ class SegmentRecords:
             start, end = (int(at) for at in np.searchsorted(part.offsets, [offset, before]))
             decode = _decoder(segment)
             for at in range(start, end, _STEP):
-                self._rest()
                 for text in self._texts_of(segment, part, at, min(end, at + _STEP)):
                     found.append(_record(decode(text)))
                     size += len(text)
@@ -147,7 +144,6 @@ class SegmentRecords:
         found: list[Record] = []
         size = 0
         for _, number, at in places:
-            self._rest()
             (text,) = self._texts_of(segments[number], parts[number], at, at + 1)
             found.append(_record(_decoder(segments[number])(text)))
             size += len(text)
@@ -194,7 +190,6 @@ class SegmentRecords:
         with pa.OSFile(segment.path) as source:
             file = pq.ParquetFile(source)
             for group in range(file.num_row_groups):
-                self._rest()
                 rows = file.read_row_group(group, columns=["namespace", "table"])
                 if not _has(rows, table):
                     continue
